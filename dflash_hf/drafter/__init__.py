@@ -1,0 +1,1 @@
+"""The network: backbone, heads, and the injected key/value store."""

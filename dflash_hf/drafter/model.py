@@ -1,0 +1,135 @@
+"""``DFlashDrafter``: the block-diffusion network that proposes a whole block in one forward (arXiv 2602.06036).
+
+    taps --fc, hidden_norm--> context features --every layer's k_proj, v_proj--> DrafterContext     (inject)
+    [anchor, MASK, MASK, ...] embeddings --layers, attending to context and block--> norm           (forward)
+
+Slot ``k`` (1-based after the anchor) predicts the token ``k`` places after the anchor, through the target's own LM
+head; the drafter ships neither embedding nor head.
+Shapes: B rows, C context tokens, K slots, L taps, D drafter width.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, Qwen3RotaryEmbedding
+
+from dflash_hf.config import DFlashConfig
+from dflash_hf.drafter.attention import DFlashDecoderLayer
+from dflash_hf.drafter.context import DrafterContext, GrowingContext, TransientContext
+from dflash_hf.drafter.masks import attention_mask_for, visible_keys
+
+__all__ = ["DFlashDrafter"]
+
+
+class DFlashDrafter(PreTrainedModel):
+    """A DFlash drafter in memory. On disk it is a z-lab checkpoint (``docs/formats.md``)."""
+
+    config_class = DFlashConfig
+    base_model_prefix = ""
+    main_input_name = "noise_embeds"
+    _no_split_modules = ["DFlashDecoderLayer"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    provenance: Any = None  # dflash_hf.checkpoints.provenance.Provenance, once loaded from files
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__(config)
+        taps = len(config.target_layer_ids) * config.target_hidden_size
+        self.fc = nn.Linear(taps, config.hidden_size, bias=False)
+        self.hidden_norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.layers = nn.ModuleList(DFlashDecoderLayer(config, index) for index in range(config.num_hidden_layers))
+        self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = Qwen3RotaryEmbedding(config)
+        self.post_init()
+
+    def new_context(self) -> GrowingContext:
+        """An empty context for one conversation."""
+        return GrowingContext(self.config.layer_windows)
+
+    def inject(
+        self,
+        context_hidden_states: Tensor,  # [B, C, L * target width], the taps side by side
+        position_ids: Tensor,  # [B, C] true positions of those tokens
+        context: DrafterContext,
+    ) -> None:
+        """Write taps into every layer of ``context`` as keys and values. Rows must be newer than those held."""
+        features = self.hidden_norm(self.fc(context_hidden_states))
+        rotary = self.rotary_emb(features, position_ids)
+        context.begin(position_ids)
+        for layer in self.layers:
+            layer.self_attn.inject(features, rotary, context)
+
+    def forward(
+        self,
+        noise_embeds: Tensor,
+        context_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: DrafterContext | None = None,
+    ) -> BaseModelOutput:
+        """Hidden states of a block, after the final norm.
+
+        Args:
+            noise_embeds: [B, K, D] embeddings of ``[anchor, MASK, ...]``.
+            context_hidden_states: [B, C, L * target width] taps to inject first, or None.
+            attention_mask: bool [B, 1, K, T + K], ANDed with each layer's own rule; True is visible.
+            position_ids: [B, C + K] positions of the injected rows, then of the block; [B, K] without an injection.
+            cache: the context to read and extend; without one, a context of this call only.
+
+        Returns:
+            ``BaseModelOutput`` with ``last_hidden_state`` [B, K, D].
+        """
+        context = TransientContext() if cache is None else cache
+        slots = noise_embeds.shape[1]
+        if position_ids is None:
+            raise TypeError("position_ids is required: a drafter works with true positions")
+        if context_hidden_states is not None:
+            self.inject(context_hidden_states, position_ids[:, :-slots], context)
+        block = position_ids[:, -slots:]
+        hidden_states = noise_embeds
+        rotary = self.rotary_emb(hidden_states, block)
+        masks: dict[tuple[int | None, bool], Tensor | None] = {}
+        for index, layer in enumerate(self.layers):
+            rule = (self.config.layer_windows[index], self.config.layer_causal[index])
+            if rule not in masks:
+                masks[rule] = self._mask(index, block, attention_mask, hidden_states.dtype, context)
+            hidden_states = layer(hidden_states, rotary, masks[rule], context)
+        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+
+    def _mask(
+        self, layer: int, block: Tensor, allowed: Tensor | None, dtype: torch.dtype, context: DrafterContext
+    ) -> Tensor | None:
+        window, causal = self.config.layer_windows[layer], self.config.layer_causal[layer]
+        seen = None
+        if window is not None or causal:
+            seen = visible_keys(block, context.key_positions(layer, block), window=window, causal=causal)
+        if allowed is not None:
+            seen = allowed if seen is None else seen & allowed
+        return attention_mask_for(self.config._attn_implementation, seen, dtype)
+
+    # Files: checkpoints/ reads and writes dialects and stands to the right of this room, so it is looked up late.
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
+    ) -> DFlashDrafter:
+        """Load a drafter of any readable dialect; see :func:`dflash_hf.checkpoints.load.load_drafter`."""
+        return import_module("dflash_hf.checkpoints.load").load_drafter(pretrained_model_name_or_path, **kwargs)
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: str | os.PathLike[str], **kwargs: Any
+    ) -> None:
+        """Write the z-lab layout and a model card; see :func:`dflash_hf.checkpoints.save.save_drafter`."""
+        import_module("dflash_hf.checkpoints.save").save_drafter(self, save_directory, **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+        """Save and upload; see :func:`dflash_hf.checkpoints.save.push_drafter`."""
+        return import_module("dflash_hf.checkpoints.save").push_drafter(self, repo_id, **kwargs)

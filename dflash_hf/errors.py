@@ -1,0 +1,57 @@
+"""Every error a user can meet, under one base class, so that ``except DFlashError`` is enough.
+
+A message names both sides and the way out. Our own bugs stay ``AssertionError``.
+"""
+
+__all__ = [
+    "CheckpointError",
+    "DFlashError",
+    "HubError",
+    "IncompatiblePairError",
+    "OptionsError",
+    "TraceError",
+    "TrainingError",
+    "UnsupportedCallError",
+    "UnsupportedCheckpointError",
+    "UnsupportedTargetError",
+]
+
+
+class DFlashError(Exception):
+    """Base of all errors raised by dflash_hf."""
+
+
+class OptionsError(DFlashError, ValueError):
+    """An option has a value it cannot have."""
+
+
+class CheckpointError(DFlashError):
+    """A drafter's files are incomplete, contradictory, or carry tensors nobody reads."""
+
+
+class UnsupportedCheckpointError(CheckpointError):
+    """The files are a known or unknown dialect that this version does not read."""
+
+
+class HubError(DFlashError):
+    """The Hub could not deliver: gated, missing, offline, wrong revision, or a cut download."""
+
+
+class IncompatiblePairError(DFlashError):
+    """This drafter cannot draft for this target."""
+
+
+class UnsupportedTargetError(DFlashError):
+    """The target's architecture cannot be drafted for by this version."""
+
+
+class UnsupportedCallError(DFlashError):
+    """This call of ``generate`` asks for something that cannot be drafted."""
+
+
+class TraceError(DFlashError):
+    """A trace file cannot be read: not a trace, or of another schema version."""
+
+
+class TrainingError(DFlashError):
+    """Training data or a recipe cannot be used as given."""

@@ -1,0 +1,53 @@
+"""The one door for options of a drafted call: ``generate(..., dflash=DFlashOptions(...))``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dflash_hf.errors import OptionsError
+from dflash_hf.trace import RoundRecord
+
+__all__ = ["DFlashOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashOptions:
+    """How to draft. Nothing here changes the text, only how soon it comes and what is written down.
+
+    Args:
+        max_draft_tokens: most tokens drafted in a round; ``None`` means all the drafter's block offers. 0 is plain
+            decoding through the same loop. ``num_assistant_tokens`` of ``generate``, when set, is the same cap.
+        trace_probabilities: also record the target's and the drafter's probability of every drafted token. Costs a
+            softmax over the vocabulary per drafted token.
+        on_round: called with each finished ``RoundRecord``, after its tokens were streamed.
+
+    Raises:
+        OptionsError: a value is out of range or of the wrong type.
+    """
+
+    max_draft_tokens: int | None = None
+    trace_probabilities: bool = False
+    on_round: Callable[[RoundRecord], None] | None = None
+
+    def __post_init__(self) -> None:
+        cap = self.max_draft_tokens
+        if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 0):
+            raise OptionsError(f"max_draft_tokens must be a whole number of at least 0 or None, got {cap!r}")
+        if self.on_round is not None and not callable(self.on_round):
+            raise OptionsError(f"on_round must be callable, got {self.on_round!r}")
+
+    @classmethod
+    def of(cls, value: DFlashOptions | Mapping[str, Any] | None) -> DFlashOptions:
+        """Options from what a user passed: an instance, a mapping (as a ``GenerationConfig`` stores it) or nothing."""
+        if value is None:
+            return cls()
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise OptionsError(f"dflash must be a DFlashOptions or a mapping of its fields, got {value!r}")
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise OptionsError(f"dflash has no option {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        return cls(**value)
