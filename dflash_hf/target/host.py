@@ -1,0 +1,79 @@
+"""Every use of transformers' private names, in one place, with what each release calls them.
+
+Tested on transformers 5.18 to 5.24. ``cache`` was ``past_key_values`` before 5.24.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+__all__ = ["cache_of", "decoding_mode", "effective_config", "eos_ids", "extend", "prefill", "verify"]
+
+
+def cache_key(model: PreTrainedModel) -> str:
+    """What this release calls the cache argument."""
+    parameters = inspect.signature(model.forward).parameters
+    if "cache" in parameters or "past_key_values" not in parameters:
+        return "cache"
+    return "past_key_values"
+
+
+def cache_of(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Any:
+    """The cache that ``generate`` prepared or the user passed; None where the model uses none."""
+    return model_kwargs.get(cache_key(model), model_kwargs.get("past_key_values"))
+
+
+def effective_config(model: PreTrainedModel, config: GenerationConfig | None, options: dict[str, Any]) -> Any:
+    """The generation config this call would run with, and what is left over for the model's forward."""
+    return model._prepare_generation_config(config, **options)
+
+
+def decoding_mode(config: GenerationConfig) -> str:
+    """``"greedy_search"``, ``"sample"``, ``"beam_search"`` ... as the host names the mode of this call."""
+    return str(config.get_generation_mode(None).value)
+
+
+def eos_ids(config: GenerationConfig) -> Tensor | None:
+    """End-of-text ids [n] as ``generate`` prepared them."""
+    return getattr(config, "_eos_token_tensor", None)
+
+
+def prefill(model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> Any:
+    """The host's own prefill: cache continuation, chunks, embeddings and multimodal arguments included."""
+    return model._prefill(input_ids, config, kwargs)
+
+
+def extend(model: PreTrainedModel, outputs: Any, kwargs: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Masks, positions and token types grown by ``tokens``; the arguments given are not changed."""
+    return model._update_model_kwargs_for_generation(outputs, copy.copy(kwargs), num_new_tokens=tokens)
+
+
+def verify(
+    model: PreTrainedModel,
+    sequence: Tensor,  # [1, S + J] committed ids and the draft
+    drafted: int,  # J
+    outputs: Any,  # of the previous forward
+    kwargs: dict[str, Any],  # describing the S committed ids
+) -> Any:
+    """One target forward over the anchor and the draft: outputs with ``logits`` [1, J + 1, V]."""
+    described = extend(model, outputs, kwargs, drafted) if drafted else kwargs
+    inputs = model.prepare_inputs_for_generation(
+        sequence, next_sequence_length=drafted + 1, is_first_iteration=False, **described
+    )
+    if "logits_to_keep" in inputs:
+        inputs["logits_to_keep"] = drafted + 1
+    with _decode_mode(model), torch.no_grad():
+        return model(**inputs, return_dict=True)
+
+
+def _decode_mode(model: PreTrainedModel) -> AbstractContextManager[Any]:
+    """The host's own switch for decoding steps (it picks expert kernels), where the release has one."""
+    switch = getattr(model, "_optimize_model_for_decode", None)
+    return nullcontext() if switch is None else switch()

@@ -1,0 +1,103 @@
+"""Does this drafter fit this target? Everything that can be known before work starts, in one message."""
+
+from __future__ import annotations
+
+import warnings
+
+from transformers import PreTrainedModel
+
+from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError
+from dflash_hf.target.view import TargetView, model_name, view_target
+
+__all__ = ["check_pair", "fill_token_ids"]
+
+
+def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
+    """Refuse a pair that cannot draft, before any work; warn of one that probably accepts nothing.
+
+    Args:
+        target: a causal LM.
+        drafter: a DFlash drafter.
+
+    Returns:
+        The target's view, since it was needed to look.
+
+    Raises:
+        IncompatiblePairError: widths, layers, vocabulary or mask id do not fit. The message names both sides.
+        UnsupportedTargetError: the target is of a kind this version does not draft for.
+    """
+    view = view_target(target)
+    if getattr(target, "_is_stateful", False):
+        raise UnsupportedTargetError(
+            f"{view.name} ({type(target).__name__}) has recurrent layers, whose state cannot go back after a "
+            "verification; this version drafts for attention-only targets. Call generate without the drafter."
+        )
+    if problems := _problems(view, drafter):
+        trained = drafter.config.target_name
+        advice = (
+            f"It was trained for {trained}: load that target."
+            if trained and trained != view.name
+            else "Load the target it was trained for (the card's base_model)."
+        )
+        raise IncompatiblePairError(f"{_name(drafter)} does not fit {view.name}: {'; '.join(problems)}. {advice}")
+    for doubt in _doubts(view, drafter):
+        warnings.warn(f"{_name(drafter)} with {view.name}: {doubt}", stacklevel=2)
+    fill_token_ids(target, drafter)
+    return view
+
+
+def fill_token_ids(target: PreTrainedModel, drafter: DFlashDrafter) -> None:
+    """Give the drafter's config, in memory, the ids that ``pipeline`` compares: the target's."""
+    text = target.config.get_text_config()
+    for name in ("vocab_size", "eos_token_id", "bos_token_id", "pad_token_id"):
+        setattr(drafter.config, name, getattr(text, name, None))
+
+
+def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
+    config = drafter.config
+    found = []
+    if config.target_hidden_size != view.hidden_size:
+        found.append(f"it reads taps of width {config.target_hidden_size}, the target's are {view.hidden_size} wide")
+    if config.hidden_size != view.hidden_size:
+        found.append(
+            f"it is {config.hidden_size} wide and uses the target's embedding and head, which are {view.hidden_size} wide"
+        )
+    if outside := sorted({i for i in config.target_layer_ids if not 0 <= i < view.num_layers}):
+        found.append(
+            f"it taps layer{'s' if len(outside) > 1 else ''} {', '.join(map(str, outside))}, "
+            f"the target has {view.num_layers} layers (0 to {view.num_layers - 1})"
+        )
+    if config.num_target_layers not in (None, view.num_layers):
+        found.append(f"it was trained for a target of {config.num_target_layers} layers, this one has {view.num_layers}")
+    if not 0 <= config.mask_token_id < view.vocab_rows:
+        found.append(
+            f"its mask token is id {config.mask_token_id}, the target embeds ids 0 to {view.vocab_rows - 1}"
+        )
+    return found
+
+
+def _doubts(view: TargetView, drafter: DFlashDrafter) -> list[str]:
+    """What is legal but unlikely to be meant."""
+    config, text = drafter.config, view.text_config
+    found = []
+    if len(set(config.target_layer_ids)) < len(config.target_layer_ids):
+        found.append(f"it taps a layer twice ({config.target_layer_ids})")
+    eos = getattr(text, "eos_token_id", None)
+    if config.mask_token_id in (eos if isinstance(eos, list) else [eos]):
+        found.append(f"its mask token {config.mask_token_id} is the target's end-of-text token")
+    stored = getattr(drafter.config, "stored_vocab_size", None)
+    if stored is not None and stored > view.vocab_rows:
+        found.append(f"it was trained with a vocabulary of {stored}, the target has {view.vocab_rows}")
+    if config.target_name and _base(config.target_name) != _base(view.name):
+        found.append(f"its card says it was trained for {config.target_name}; expect few accepted tokens otherwise")
+    return found
+
+
+def _base(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+def _name(drafter: DFlashDrafter) -> str:
+    name = model_name(drafter)
+    return "the drafter" if name == type(drafter).__name__ else f"drafter {name}"

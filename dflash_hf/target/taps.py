@@ -1,0 +1,103 @@
+"""Taps: what the target's layers put out, caught by forward hooks while its owner is listening.
+
+The tap of layer ``i`` equals the host's ``hidden_states[i + 1]`` bit for bit: the layer's output, and for the last
+layer the state after the final norm, as z-lab's code reads it. Only tapped layers are kept, and only for forwards
+that the owner announces, on the owner's thread: any other forward of the same model (guidance's inner calls, other
+threads, the user's own) passes unseen.
+Shapes: B rows, C tokens of a forward, L taps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dflash_hf.target.view import TargetView
+
+__all__ = ["TapRecorder"]
+
+Sink = Callable[[Tensor, Tensor | None], None]  # taps [B, C, L * width], position ids [B, C] if the target got any
+
+
+class TapRecorder:
+    """Hooks on the tapped layers for the length of a ``with`` block; deaf until :meth:`listen`.
+
+    Args:
+        view: the target.
+        layer_ids: 0-based layers, in the order the drafter wants them.
+    """
+
+    def __init__(self, view: TargetView, layer_ids: list[int]) -> None:
+        self._view = view
+        self._layer_ids = layer_ids
+        self._handles: list[Any] = []
+        self._owner = threading.get_ident()
+        self._sink: Sink | None = None
+        self._caught: dict[int, Tensor] = {}
+        self._positions: Tensor | None = None
+
+    def __enter__(self) -> TapRecorder:
+        view, last = self._view, self._view.num_layers - 1
+        self._handles.append(view.decoder.register_forward_pre_hook(self._on_start, with_kwargs=True))
+        for index in set(self._layer_ids) - {last}:
+            self._handles.append(view.layers[index].register_forward_hook(self._on_layer(index)))
+        self._handles.append(view.decoder.register_forward_hook(self._on_end))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._forget()
+
+    @contextmanager
+    def listen(self, sink: Sink) -> Iterator[None]:
+        """Hand the taps of every forward inside this block to ``sink``, forward by forward."""
+        assert self._sink is None, "listening twice"
+        self._sink = sink
+        try:
+            yield
+        finally:
+            self._sink = None
+            self._forget()
+
+    def _forget(self) -> None:
+        self._caught = {}
+        self._positions = None
+
+    @property
+    def _listening(self) -> bool:
+        return self._sink is not None and threading.get_ident() == self._owner
+
+    def _on_start(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+        if self._listening:
+            self._forget()
+            self._positions = kwargs.get("position_ids")
+
+    def _on_layer(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            if self._listening:
+                self._caught[index] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    def _on_end(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        if not self._listening:
+            return
+        assert self._sink is not None
+        last = self._view.num_layers - 1
+        if last in self._layer_ids:
+            self._caught[last] = output[0] if isinstance(output, tuple) else output.last_hidden_state
+        device = self._caught[self._layer_ids[0]].device
+        taps = torch.cat([self._caught[index].to(device) for index in self._layer_ids], dim=-1)
+        positions = self._positions
+        self._forget()
+        self._sink(taps, positions)

@@ -1,0 +1,110 @@
+"""``TargetView``: the parts of a causal LM that drafting needs, found once, without changing the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from dflash_hf.errors import UnsupportedTargetError
+
+__all__ = ["TargetView", "model_name", "view_target"]
+
+_LAYER_LISTS = ("layers", "h", "blocks")  # what decoder stacks call their list of layers
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView:
+    """Handles into one target. ``decoder`` is the stack whose output, after the final norm, feeds the head."""
+
+    model: PreTrainedModel
+    decoder: nn.Module
+    layers: nn.ModuleList
+    embedding: nn.Module
+    head: nn.Module
+    hidden_size: int
+    name: str
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def text_config(self) -> Any:
+        return self.model.config.get_text_config()
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding: ids from 0 to this number, less one, can be embedded."""
+        rows = getattr(self.embedding, "num_embeddings", None)
+        return int(rows) if rows is not None else int(self.text_config.vocab_size)
+
+    @property
+    def position_limit(self) -> int | None:
+        """Positions the target was made for, where its config says so."""
+        return getattr(self.text_config, "max_position_embeddings", None)
+
+    def embed(self, token_ids: Tensor, source: str = "target") -> Tensor:
+        """Embeddings [B, K, D] of ids [B, K]: the target's module (with its scale), or its raw rows."""
+        if source == "target":
+            return self.embedding(token_ids)
+        return nn.functional.embedding(token_ids, self.embedding.weight)
+
+    def project(self, hidden_states: Tensor) -> Tensor:
+        """The target's LM head. The head is called, its weight never read: it may be quantised or offloaded."""
+        parameter = next(self.head.parameters(), None)
+        if parameter is not None and parameter.device.type != "meta":
+            hidden_states = hidden_states.to(parameter.device)
+            if parameter.is_floating_point():
+                hidden_states = hidden_states.to(parameter.dtype)
+        return self.head(hidden_states)
+
+
+def model_name(model: PreTrainedModel) -> str:
+    """The name a person would call this model by: where it was loaded from, else its class."""
+    return getattr(model.config, "_name_or_path", "") or model.name_or_path or type(model).__name__
+
+
+def view_target(model: PreTrainedModel) -> TargetView:
+    """Find the parts of ``model``.
+
+    Raises:
+        UnsupportedTargetError: no decoder stack with a list of layers, no embedding or no head: not a causal LM
+            whose layers can be tapped.
+    """
+    name = model_name(model)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedTargetError(
+            f"{name} ({type(model).__name__}) is an encoder-decoder; DFlash drafts for decoder-only causal LMs. "
+            "Call generate without the drafter."
+        )
+    decoder, layers = _find_decoder(model)
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    missing = [
+        part
+        for part, found in (("a list of decoder layers", layers), ("an embedding", embedding), ("an LM head", head))
+        if found is None
+    ]
+    if missing:
+        raise UnsupportedTargetError(
+            f"{name} ({type(model).__name__}) has no {' and no '.join(missing)} that can be found; "
+            "load it with AutoModelForCausalLM."
+        )
+    hidden_size = int(model.config.get_text_config().hidden_size)
+    return TargetView(model, decoder, layers, embedding, head, hidden_size, name)
+
+
+def _find_decoder(model: PreTrainedModel) -> tuple[Any, nn.ModuleList | None]:
+    """The decoder stack and its layers. Some models return themselves from ``get_decoder`` (Llama 4): look inside."""
+    candidates = [model.get_decoder() if hasattr(model, "get_decoder") else model]
+    candidates += [getattr(candidates[0], inner, None) for inner in ("model", "decoder", "language_model")]
+    for candidate in candidates:
+        for attribute in _LAYER_LISTS:
+            layers = getattr(candidate, attribute, None)
+            if isinstance(layers, nn.ModuleList):
+                return candidate, layers
+    return candidates[0], None
+
+
