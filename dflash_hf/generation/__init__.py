@@ -1,0 +1,1 @@
+"""The hook into ``generate``, the drafting engine, and the loops."""

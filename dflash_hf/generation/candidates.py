@@ -1,0 +1,121 @@
+"""``DFlashCandidateGenerator``: the drafting engine, with two doors.
+
+* our loop: :meth:`inject` what the target has verified, :meth:`propose` a block;
+* transformers' own assisted loop: ``get_candidates``, called by the host with the target's outputs
+  (``generate(..., assistant_model=drafter, speculation_type="dflash")`` on an attached model).
+
+Shapes: B = 1 row, C context tokens, K slots, J drafted tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.candidate_generator import CandidateGenerator
+
+from dflash_hf.drafter.head import Draft, draft_logits, propose_parallel
+from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.generation.clock import RoundClock
+from dflash_hf.target.view import TargetView
+
+__all__ = ["DFlashCandidateGenerator"]
+
+
+class DFlashCandidateGenerator(CandidateGenerator):
+    """Drafts for one call of ``generate``; holds that call's drafter context and nothing else.
+
+    Args:
+        drafter: the network; used in its own dtype and on its own device, tensors are moved at the borders.
+        view: the target, for its embedding and head.
+        max_length: total length of the sequence, prompt included; the host's door needs it.
+        max_draft_tokens: cap on J, or None.
+        clock: where to note the time of the drafter and of the head.
+    """
+
+    requires_model_outputs = True
+    model_kwargs_overrides = {"output_hidden_states": True}  # noqa: RUF012  (the host reads it off the instance)
+
+    def __init__(
+        self,
+        drafter: DFlashDrafter,
+        view: TargetView,
+        *,
+        max_length: int | None = None,
+        max_draft_tokens: int | None = None,
+        clock: RoundClock | None = None,
+    ) -> None:
+        config = drafter.config
+        self.drafter, self.view = drafter, view
+        self.context = drafter.new_context()
+        self.block_size: int = config.block_size
+        self.most = config.block_size - 1 if max_draft_tokens is None else min(max_draft_tokens, config.block_size - 1)
+        self._max_length = max_length
+        self._clock = clock if clock is not None else RoundClock(drafter.device)
+        self._shortens = all(config.layer_causal)  # a causal block's slots do not depend on later ones
+        self._masks = torch.full((1, config.block_size - 1), config.mask_token_id, device=drafter.device)
+
+    def inject(self, taps: Tensor, position_ids: Tensor) -> None:
+        """Let the drafter know of verified tokens: taps [1, C, L * width] at their positions [1, C]."""
+        if not taps.shape[1]:
+            return
+        drafter = self.drafter
+        with self._clock.phase("drafter"), torch.no_grad():
+            drafter.inject(taps.to(drafter.device, drafter.dtype), position_ids.to(drafter.device), self.context)
+
+    @torch.no_grad()
+    def propose(self, anchor: Tensor, position: int, count: int) -> Draft:
+        """Propose ``count`` tokens after ``anchor`` [1, 1], which stands at ``position``."""
+        drafter, config = self.drafter, self.drafter.config
+        slots = count + 1 if self._shortens else self.block_size
+        with self._clock.phase("drafter"):
+            ids = torch.cat([anchor.to(drafter.device), self._masks[:, : slots - 1]], dim=1)
+            embeds = self.view.embed(ids.to(self._embedding_device()), config.embedding) * config.embedding_scale
+            positions = torch.arange(position, position + slots, device=drafter.device)[None]
+            embeds = embeds.to(drafter.device, drafter.dtype)
+            hidden = drafter(embeds, position_ids=positions, cache=self.context).last_hidden_state
+        with self._clock.phase("head"):
+            return propose_parallel(hidden, self.view.project, count)
+
+    def logits_of(self, draft: Draft) -> Tensor:
+        """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied."""
+        config = self.drafter.config
+        return draft_logits(draft.logits, config.output_multiplier, config.final_logit_softcapping)
+
+    def _embedding_device(self) -> torch.device:
+        parameter = next(self.view.embedding.parameters(), None)
+        return self.drafter.device if parameter is None or parameter.device.type == "meta" else parameter.device
+
+    # The host's door.
+
+    def get_candidates(  # type: ignore[override]
+        self,
+        input_ids: Tensor,
+        model_kwargs: dict[str, Any] | None = None,
+        model_outputs: Any = None,
+        is_first_iteration: bool = False,
+        n_last_matches: int = 0,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Candidates [1, S + J] for the host's assisted loop. No logits: the host then compares tokens.
+
+        The first call of a generation drafts nothing, so that the host's prefill makes the hidden states.
+        """
+        if is_first_iteration or model_outputs is None:
+            return input_ids, None
+        length = input_ids.shape[1]
+        hidden = model_outputs.hidden_states
+        verified = n_last_matches + 1 if self.context.length else hidden[-1].shape[1]
+        layers = self.drafter.config.target_layer_ids
+        taps = torch.cat([hidden[layer + 1][:, :verified].to(hidden[-1].device) for layer in layers], dim=-1)
+        last = length - 2  # the newest token the target has run; the one after it is the anchor
+        self.inject(taps, torch.arange(last + 1 - verified, last + 1)[None])
+        room = self.most if self._max_length is None else min(self.most, self._max_length - length - 1)
+        if room < 1:
+            return input_ids, None
+        draft = self.propose(input_ids[:, -1:], length - 1, room)
+        return torch.cat([input_ids, draft.tokens.to(input_ids.device)], dim=1), None
+
+    def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:  # type: ignore[override]
+        """Nothing adapts yet: the width controller comes with its own issue."""

@@ -1,0 +1,34 @@
+"""The trace of the last drafted call, per thread, and what a new trace is stamped with."""
+
+from __future__ import annotations
+
+import threading
+
+from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.target.view import TargetView, model_name
+from dflash_hf.trace import Trace
+
+__all__ = ["last_trace", "new_trace", "remember"]
+
+_local = threading.local()
+
+
+def last_trace() -> Trace | None:
+    """The trace of this thread's last call of an attached model's ``generate``, or None before the first."""
+    return getattr(_local, "trace", None)
+
+
+def remember(trace: Trace) -> None:
+    _local.trace = trace
+
+
+def new_trace(view: TargetView, drafter: DFlashDrafter) -> Trace:
+    """An empty trace that says which pair it is of."""
+    return Trace(
+        block_size=drafter.config.block_size,
+        target=view.name,
+        drafter=model_name(drafter),
+        dtype=str(view.model.dtype).removeprefix("torch."),
+        device=str(view.model.device),
+        attn_implementation=str(view.model.config._attn_implementation),
+    )

@@ -1,0 +1,61 @@
+"""Which processors and criteria need the sequential walk, token by token, and which one tensor operation can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+__all__ = ["end_of_text_ids", "length_limit", "needs_steps"]
+
+# They read the scores alone, row by row: neither the ids nor the place matter. Exact types: a subclass may differ.
+_POSITION_FREE = frozenset(
+    {
+        EpsilonLogitsWarper,
+        EtaLogitsWarper,
+        InfNanRemoveLogitsProcessor,
+        LogitNormalization,
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+        TypicalLogitsWarper,
+    }
+)
+# Their answer inside a block is known from ids and lengths (`accept.cut_at_end_of_text`, `length_limit`).
+_FORESEEN = frozenset({EosTokenCriteria, MaxLengthCriteria})
+
+
+def needs_steps(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
+    """True when some processor or criterion must see every committed token, once each, in order."""
+    return any(type(each) not in _POSITION_FREE for each in processors) or any(
+        type(each) not in _FORESEEN for each in criteria
+    )
+
+
+def end_of_text_ids(criteria: Iterable[Any]) -> Tensor | None:
+    """All ids [n] that end the text by these criteria, or None."""
+    ids = [each.eos_token_id.flatten() for each in criteria if type(each) is EosTokenCriteria]
+    return torch.cat(ids) if ids else None
+
+
+def length_limit(criteria: Iterable[Any], max_length: int | None) -> int | None:
+    """The shortest total length at which some criterion ends the text."""
+    limits = [each.max_length for each in criteria if isinstance(each, MaxLengthCriteria)]
+    if max_length is not None:
+        limits.append(max_length)
+    return min(limits, default=None)

@@ -1,0 +1,203 @@
+"""Greedy text equals plain decoding, token for token: every target family, every acceptance pattern, every length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+
+from dflash_hf.generation.attach import attach
+from dflash_hf.generation.record import last_trace
+from dflash_hf.options import DFlashOptions
+from tests.scripted import scripted
+from tests.tiny import CONFIGS, greedy, prompt, tiny_target
+
+PATTERNS = {
+    "all": lambda place: False,
+    "none": lambda place: True,
+    "some": lambda place: place % 3 == 0,
+    "two_of_five": lambda place: place % 5 < 2,
+}
+
+
+@pytest.fixture(scope="module", params=sorted(CONFIGS))
+def family(request):
+    model = tiny_target(request.param)
+    return attach(model), greedy(model, prompt(), 40)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    model = tiny_target()
+    return attach(model), greedy(model, prompt(), 60)
+
+
+def drafted(model, text, spoil=PATTERNS["some"], ids=None, **options):
+    options = {"max_new_tokens": 40, "do_sample": False, **options}
+    return model.generate(prompt() if ids is None else ids, assistant=scripted(model, text, spoil), **options)
+
+
+@pytest.mark.parametrize("pattern", sorted(PATTERNS))
+def test_generate_equals_plain_on_every_family(family, pattern):
+    model, text = family
+    assert torch.equal(drafted(model, text, PATTERNS[pattern]), text)
+    assert last_trace().tokens == text[0, prompt().shape[1] :].tolist()
+
+
+def test_generate_accepts_what_the_script_allows(family):
+    model, text = family
+    drafted(model, text, PATTERNS["all"])
+    accepted = [record.accepted for record in last_trace().rounds]
+    assert accepted == [7, 7, 7, 7, 6], "39 tokens after the first: four full blocks of 7 + 1, then 6 + 1"
+    drafted(model, text, PATTERNS["none"])
+    assert {record.accepted for record in last_trace().rounds} == {0}
+
+
+@pytest.mark.parametrize("new", [*range(1, 20), 33])
+@pytest.mark.parametrize("pattern", ["all", "some", "none"])
+def test_generate_gives_exactly_the_tokens_asked_for(llama, new, pattern):
+    model, text = llama
+    output = drafted(model, text, PATTERNS[pattern], max_new_tokens=new, return_dict_in_generate=True)
+    length = prompt().shape[1] + new
+    assert torch.equal(output.sequences, text[:, :length])
+    assert output.get("cache", output.get("past_key_values")).get_seq_length() == length - 1
+    assert all(len(record.drafted) <= 7 for record in last_trace().rounds)
+
+
+def test_generate_never_verifies_wider_than_the_budget(llama):
+    model, text = llama
+    widths = []
+    handle = model.model.register_forward_pre_hook(
+        lambda _m, _a, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        drafted(model, text, PATTERNS["all"], max_new_tokens=4)
+    finally:
+        handle.remove()
+    assert widths == [7, 3], "the prompt, then the anchor and the two drafts that still fit"
+
+
+@pytest.mark.parametrize("pattern", ["all", "some", "none"])
+def test_generate_ends_at_every_end_of_text(llama, pattern):
+    model, text = llama
+    start = prompt().shape[1]
+    for token in dict.fromkeys(text[0, start : start + 40].tolist()):
+        expected = greedy(model, prompt(), 40, eos_token_id=token)
+        output = drafted(model, text, PATTERNS[pattern], eos_token_id=token, return_dict_in_generate=True)
+        assert torch.equal(output.sequences, expected), token
+        cache = output.get("cache", output.get("past_key_values"))
+        assert cache.get_seq_length() == expected.shape[1] - 1
+
+
+def test_generate_ends_at_the_earlier_of_several_end_of_text_ids(llama):
+    model, text = llama
+    start = prompt().shape[1]
+    ids = [int(text[0, start + 9]), int(text[0, start + 4])]
+    expected = greedy(model, prompt(), 40, eos_token_id=ids)
+    assert torch.equal(drafted(model, text, PATTERNS["all"], eos_token_id=ids), expected)
+
+
+class _EndsOn(StoppingCriteria):
+    """Ends when the newest token is ``token``; counts calls and lengths seen."""
+
+    def __init__(self, token: int) -> None:
+        self.token, self.lengths = token, []
+
+    def __call__(self, input_ids, scores, **_):
+        self.lengths.append(input_ids.shape[1])
+        return input_ids[:, -1] == self.token
+
+
+@pytest.mark.parametrize("pattern", ["all", "some", "none"])
+def test_generate_asks_a_criterion_after_every_token(llama, pattern):
+    model, text = llama
+    for place in (1, 3, 4, 8, 9, 20):
+        token = int(text[0, prompt().shape[1] + place])
+        plain, ours = _EndsOn(token), _EndsOn(token)
+        expected = greedy(model, prompt(), 40, stopping_criteria=StoppingCriteriaList([plain]))
+        output = drafted(model, text, PATTERNS[pattern], stopping_criteria=StoppingCriteriaList([ours]))
+        assert torch.equal(output, expected)
+        assert ours.lengths == plain.lengths, "once per committed token, in order"
+
+
+@pytest.mark.parametrize("pattern", ["all", "some"])
+def test_generate_reuses_a_users_cache_over_turns(family, pattern):
+    model, _ = family
+    turns = {}
+    for way in ("plain", "drafted"):
+        cache, ids, lengths, texts = DynamicCache(config=model.config), prompt(), [], []
+        for turn in range(3):
+            options = {"max_new_tokens": 12, "do_sample": False, "past_key_values": cache}
+            if way == "plain":
+                ids = type(model).generate(model, ids, **options)
+            else:
+                ids = model.generate(ids, assistant=scripted(model, turns["plain"][0][turn], PATTERNS[pattern]), **options)
+            texts.append(ids)
+            lengths.append(cache.get_seq_length())
+            ids = torch.cat([ids, torch.tensor([[11 + turn, 12, 13]])], dim=1)
+        turns[way] = (texts, lengths)
+    assert all(torch.equal(a, b) for a, b in zip(turns["plain"][0], turns["drafted"][0], strict=True))
+    assert turns["plain"][1] == turns["drafted"][1]
+
+
+def test_generate_leaves_a_users_cache_in_its_mode():
+    model = attach(tiny_target("mistral"))
+    text = greedy(model, prompt(), 40)
+    cache = DynamicCache(config=model.config)
+    drafted(model, text, past_key_values=cache)
+    assert not any(getattr(layer, "record_past", False) for layer in cache.layers)
+    assert max(layer.keys.shape[-2] for layer in cache.layers) <= 8
+
+
+def test_generate_of_a_left_padded_row(llama):
+    model, _ = llama
+    ids = torch.cat([torch.zeros(1, 5, dtype=torch.long), prompt()], dim=1)
+    mask = torch.cat([torch.zeros(1, 5, dtype=torch.long), torch.ones_like(prompt())], dim=1)
+    expected = greedy(model, ids, 30, attention_mask=mask)
+    seen = []
+    drafter = scripted(model, expected[:, 5:], PATTERNS["some"])
+    inject = drafter.inject
+    drafter.inject = lambda taps, positions, context: (seen.append(positions[0].tolist()), inject(taps, positions, context))
+    output = model.generate(ids, attention_mask=mask, max_new_tokens=30, do_sample=False, assistant=drafter)
+    assert torch.equal(output, expected)
+    assert seen[0] == list(range(7)), "padding is not shown to the drafter; positions are the true ones"
+
+
+@pytest.mark.parametrize("options", [{"prefill_chunk_size": 3}, {"max_length": 30}, {"min_new_tokens": 10, "eos_token_id": 5}])
+def test_generate_with_other_lengths_and_chunks(llama, options):
+    model, text = llama
+    expected = type(model).generate(model, prompt(), do_sample=False, **{"max_new_tokens": 25, **options})
+    output = model.generate(
+        prompt(), do_sample=False, assistant=scripted(model, text, PATTERNS["some"]), **{"max_new_tokens": 25, **options}
+    )
+    assert torch.equal(output, expected)
+
+
+def test_generate_stays_inside_the_targets_positions():
+    model = tiny_target()
+    model.config.max_position_embeddings = 20
+    attach(model)
+    text = greedy(model, prompt(), 30)
+    assert torch.equal(drafted(model, text, PATTERNS["all"], max_new_tokens=30), text)
+    places = [7]
+    for record in last_trace().rounds:
+        assert places[-1] + len(record.drafted) < 20 or not record.drafted
+        places.append(places[-1] + record.committed)
+    assert last_trace().metrics()["num_plain_steps"] > 0
+
+
+@pytest.mark.parametrize("cap", [0, 1, 3, 7, 50])
+def test_options_cap_the_draft(llama, cap):
+    model, text = llama
+    output = drafted(model, text, PATTERNS["all"], dflash=DFlashOptions(max_draft_tokens=cap))
+    assert torch.equal(output, text[:, : prompt().shape[1] + 40])
+    assert max(len(record.drafted) for record in last_trace().rounds) == min(cap, 7)
+
+
+def test_num_assistant_tokens_caps_the_draft_and_a_block_may_pass_the_hosts_default(llama):
+    model, text = llama
+    drafted(model, text, PATTERNS["all"], num_assistant_tokens=2)
+    assert max(len(record.drafted) for record in last_trace().rounds) == 2
+    wide = scripted(model, text, PATTERNS["all"], block_size=30)
+    model.generate(prompt(), max_new_tokens=40, do_sample=False, assistant=wide)
+    assert len(last_trace().rounds[0].drafted) == 29

@@ -1,0 +1,66 @@
+"""Drafters that propose what a script says, through the product's whole path: only their hidden states are replaced.
+
+A random drafter accepts nothing and so hides nearly every fault; these accept all, none, or some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from dflash_hf.config import DFlashConfig
+from dflash_hf.drafter.model import DFlashDrafter
+
+
+def tiny_config(target: PreTrainedModel, **changes: object) -> DFlashConfig:
+    """A two-layer drafter of the target's width."""
+    text = target.config.get_text_config()
+    values: dict[str, object] = {
+        "hidden_size": text.hidden_size,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "target_layer_ids": [0, 2],
+        "block_size": 8,
+        "mask_token_id": 1,
+    }
+    return DFlashConfig(**{**values, **changes})
+
+
+class ScriptedDrafter(DFlashDrafter):
+    """Runs the real network, so that injection and shapes are exercised, then answers by script."""
+
+    head: Tensor
+    script: list[int]
+    spoil: Callable[[int], bool]
+    calls: int
+
+    def forward(self, noise_embeds, context_hidden_states=None, attention_mask=None, position_ids=None, cache=None):
+        super().forward(noise_embeds, context_hidden_states, attention_mask, position_ids, cache)
+        self.calls += 1
+        anchor = int(position_ids[0, -noise_embeds.shape[1]])
+        ids = [self._token(anchor + slot) for slot in range(noise_embeds.shape[1])]
+        rows = self.head[ids]
+        return BaseModelOutput(last_hidden_state=30 * (rows / rows.norm(dim=-1, keepdim=True))[None])
+
+    def _token(self, place: int) -> int:
+        token = self.script[place] if place < len(self.script) else 0
+        return (token + 1) % len(self.head) if self.spoil(place) else token
+
+
+def scripted(
+    target: PreTrainedModel, script: Tensor | Sequence[int], spoil: Callable[[int], bool] = lambda place: False, **changes
+) -> ScriptedDrafter:
+    """A drafter for ``target`` that proposes ``script`` (prompt included), wrong where ``spoil(place)``."""
+    torch.manual_seed(1)
+    drafter = ScriptedDrafter(tiny_config(target, **changes)).to(target.dtype).eval()
+    drafter.head = target.get_output_embeddings().weight.detach()
+    drafter.script = list(script.flatten().tolist() if isinstance(script, Tensor) else script)
+    drafter.spoil, drafter.calls = spoil, 0
+    return drafter

@@ -1,0 +1,66 @@
+"""Tiny random targets of real architectures, float32, whose greedy text varies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+VOCAB = 96
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+CONFIGS: dict[str, Callable[[], object]] = {
+    "llama": lambda: LlamaConfig(**SIZES),
+    "qwen3": lambda: Qwen3Config(**SIZES),
+    "qwen3_moe": lambda: Qwen3MoeConfig(**SIZES, **MOE),
+    "mistral": lambda: MistralConfig(**SIZES, sliding_window=8),
+    "gemma3": lambda: Gemma3TextConfig(**SIZES, sliding_window=8),
+    "gpt_oss": lambda: GptOssConfig(**SIZES, sliding_window=8, num_local_experts=4, num_experts_per_tok=2),
+}
+
+
+def tiny_target(kind: str = "llama", seed: int = 0) -> PreTrainedModel:
+    """A model of four layers whose weights are spread enough that greedy text does not repeat one token."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind]()).eval().float()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2:
+                wide = "embed" in name or "lm_head" in name
+                parameter.normal_(0.0, 1.0 if wide else 0.25)
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def prompt(length: int = 7, seed: int = 3) -> Tensor:
+    return torch.randint(2, VOCAB, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+def greedy(model: PreTrainedModel, ids: Tensor, new: int, **options: object) -> Tensor:
+    """Plain greedy text of a model, attached or not, through the class's own generate."""
+    return type(model).generate(model, ids, max_new_tokens=new, do_sample=False, **options)
