@@ -1,0 +1,1 @@
+"""Make a drafter from nothing but the target: answers, anchors, losses, one readable loop."""

@@ -1,0 +1,85 @@
+"""Where a new drafter starts: its shape from the target's, its weights random or from layers of the target.
+
+A drafter layer is a Qwen3 layer; a Llama-like target's layer fits it but for the query and key norms, which the
+target lacks: they start at the root mean square its queries and keys have, so that attention is about as sharp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dflash_hf.config import DFlashConfig
+from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.errors import TrainingError
+from dflash_hf.target.view import TargetView
+from dflash_hf.training.recipe import Recipe
+
+__all__ = ["new_drafter"]
+
+
+def new_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
+    """A drafter for this target as the recipe describes it, in float32 on the CPU."""
+    text = view.text_config
+    rope = dict(getattr(text, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
+    config = DFlashConfig(
+        hidden_size=text.hidden_size,
+        intermediate_size=text.intermediate_size,
+        num_hidden_layers=recipe.num_hidden_layers,
+        num_attention_heads=text.num_attention_heads,
+        num_key_value_heads=text.num_key_value_heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        target_layer_ids=recipe.target_layer_ids,
+        num_target_layers=view.num_layers,
+        block_size=recipe.block_size,
+        mask_token_id=recipe.mask_token_id,
+        layer_causal=[recipe.causal] * recipe.num_hidden_layers,
+        rope_parameters=rope,
+        max_position_embeddings=text.max_position_embeddings,
+        rms_norm_eps=text.rms_norm_eps,
+        hidden_act=text.hidden_act,
+        vocab_size=view.vocab_rows,
+        target_name=view.name,
+    )
+    torch.manual_seed(recipe.seed)
+    drafter = DFlashDrafter(config)
+    if recipe.warm_layers:
+        _copy_layers(view, drafter, recipe)
+    return drafter.float()
+
+
+@torch.no_grad()
+def _copy_layers(view: TargetView, drafter: DFlashDrafter, recipe: Recipe) -> None:
+    """Layer weights from the target, and ``fc`` starting as "the last tap", normed as the first copied layer norms it."""
+    for layer, source in zip(drafter.layers, recipe.warm_layers, strict=True):
+        origin = view.layers[source]
+        theirs = dict(origin.named_parameters())
+        for name, parameter in layer.named_parameters():
+            if name in theirs:
+                if theirs[name].shape != parameter.shape:
+                    raise TrainingError(
+                        f"layer {source} of {view.name}: {name} is {tuple(theirs[name].shape)}, "
+                        f"the drafter's is {tuple(parameter.shape)}; set warm_layers to []"
+                    )
+                parameter.copy_(theirs[name])
+        for norm, projection in _head_norms(layer, origin):
+            norm.fill_(_typical_size(projection, view.hidden_size))
+    width = view.hidden_size
+    drafter.fc.weight.zero_()
+    drafter.fc.weight[:, -width:] = torch.eye(width)
+    drafter.hidden_norm.weight.copy_(view.layers[recipe.warm_layers[0]].input_layernorm.weight)
+
+
+def _head_norms(layer: nn.Module, origin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    if hasattr(origin.self_attn, "q_norm"):
+        return
+    yield layer.self_attn.q_norm.weight, origin.self_attn.q_proj.weight * origin.input_layernorm.weight
+    yield layer.self_attn.k_norm.weight, origin.self_attn.k_proj.weight * origin.input_layernorm.weight
+
+
+def _typical_size(projection: Tensor, width: int) -> float:
+    """Root mean square of ``projection @ x`` for ``x`` of unit variance in each of ``width`` entries."""
+    assert projection.shape[1] == width
+    return float(projection.pow(2).sum(dim=1).mean().sqrt())
