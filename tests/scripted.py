@@ -55,7 +55,10 @@ class ScriptedDrafter(DFlashDrafter):
 
 
 def scripted(
-    target: PreTrainedModel, script: Tensor | Sequence[int], spoil: Callable[[int], bool] = lambda place: False, **changes
+    target: PreTrainedModel,
+    script: Tensor | Sequence[int],
+    spoil: Callable[[int], bool] = lambda place: False,
+    **changes,
 ) -> ScriptedDrafter:
     """A drafter for ``target`` that proposes ``script`` (prompt included), wrong where ``spoil(place)``."""
     torch.manual_seed(1)

@@ -35,7 +35,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
     """
 
     requires_model_outputs = True
-    model_kwargs_overrides = {"output_hidden_states": True}  # noqa: RUF012  (the host reads it off the instance)
+    model_kwargs_overrides = {"output_hidden_states": True}
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from dflash_hf.generation.sequential import SequentialLoop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target.host import cache_key, cache_of
 from dflash_hf.target.pairing import check_pair
-from dflash_hf.target.state import CropState, cannot_crop
+from dflash_hf.target.state import CropState
 from dflash_hf.target.taps import TapRecorder
 
 __all__ = ["draft_cap", "generate"]

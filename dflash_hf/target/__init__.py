@@ -1,1 +1,1 @@
-"""What we need of a target: where its layers, embedding and head are, its taps, its memory, and whether a drafter fits."""
+"""What we need of a target: its layers, embedding and head, its taps, its memory, and whether a drafter fits."""

@@ -61,7 +61,8 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
         found.append(f"it reads taps of width {config.target_hidden_size}, the target's are {view.hidden_size} wide")
     if config.hidden_size != view.hidden_size:
         found.append(
-            f"it is {config.hidden_size} wide and uses the target's embedding and head, which are {view.hidden_size} wide"
+            f"it is {config.hidden_size} wide and uses the target's embedding and head, "
+            f"which are {view.hidden_size} wide"
         )
     if outside := sorted({i for i in config.target_layer_ids if not 0 <= i < view.num_layers}):
         found.append(
@@ -69,11 +70,11 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
             f"the target has {view.num_layers} layers (0 to {view.num_layers - 1})"
         )
     if config.num_target_layers not in (None, view.num_layers):
-        found.append(f"it was trained for a target of {config.num_target_layers} layers, this one has {view.num_layers}")
-    if not 0 <= config.mask_token_id < view.vocab_rows:
         found.append(
-            f"its mask token is id {config.mask_token_id}, the target embeds ids 0 to {view.vocab_rows - 1}"
+            f"it was trained for a target of {config.num_target_layers} layers, this one has {view.num_layers}"
         )
+    if not 0 <= config.mask_token_id < view.vocab_rows:
+        found.append(f"its mask token is id {config.mask_token_id}, the target embeds ids 0 to {view.vocab_rows - 1}")
     return found
 
 

@@ -32,6 +32,12 @@ class TargetView:
         return len(self.layers)
 
     @property
+    def final_norm(self) -> nn.Module | None:
+        """The norm between the last layer and the head, under the names decoder stacks give it."""
+        names = ("norm", "final_layernorm", "ln_f")
+        return next((found for name in names if (found := getattr(self.decoder, name, None)) is not None), None)
+
+    @property
     def text_config(self) -> Any:
         return self.model.config.get_text_config()
 
@@ -106,5 +112,3 @@ def _find_decoder(model: PreTrainedModel) -> tuple[Any, nn.ModuleList | None]:
             if isinstance(layers, nn.ModuleList):
                 return candidate, layers
     return candidates[0], None
-
-

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dflash_hf.training.documents import Document
 
-__all__ = ["Blocks", "block_visibility", "make_blocks", "valid_anchors"]
+__all__ = ["Blocks", "block_visibility", "draw_anchors", "make_blocks", "valid_anchors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,16 @@ def valid_anchors(document: Document) -> Tensor:
     return torch.arange(document.prompt_length, len(document.ids) - 1)
 
 
+def draw_anchors(document: Document, count: int, generator: torch.Generator) -> Tensor:
+    """At most ``count`` of the valid anchors, ascending; all of them for 0."""
+    anchors = valid_anchors(document)
+    if not 0 < count < len(anchors):
+        return anchors
+    return anchors[torch.randperm(len(anchors), generator=generator)[:count].sort().values]
+
+
 def make_blocks(document: Document, anchors: Tensor, *, slots: int, mask_token_id: int, per_row: int) -> Blocks:
-    """Blocks of ``slots`` at the given anchors [n], ``per_row`` of them in a row; the last row repeats without labels."""
+    """Blocks of ``slots`` at the anchors [n], ``per_row`` of them in a row; the last row is filled up without labels."""
     length, count = len(document.ids), len(anchors)
     rows = -(-count // per_row)
     places = torch.cat([anchors, anchors.new_full((rows * per_row - count,), int(anchors[-1]))]).view(rows, per_row)

@@ -56,9 +56,7 @@ class Documents:
         if missing := [layer for layer in layer_ids if layer not in stored]:
             raise TrainingError(f"{folder} has taps of layers {stored}, the drafter also reads {missing}")
         width = self.description["tap_width"]
-        self._columns = torch.cat(
-            [torch.arange(width) + stored.index(layer) * width for layer in layer_ids]
-        )
+        self._columns = torch.cat([torch.arange(width) + stored.index(layer) * width for layer in layer_ids])
         self._index = [
             (shard, name.removesuffix(".ids"))
             for shard in self._shards

@@ -26,6 +26,7 @@ class Recipe:
     warm_layers: tuple[int, ...] = ()  # target layers whose weights the drafter's layers start from; empty: random
     train_slots: int = 5  # slots trained in most blocks
     full_block_every: int = 4  # every this-many-th document trains whole blocks
+    anchors_per_document: int = 0  # drawn afresh each time a document comes up; 0 means all
     blocks_per_row: int = 16
     documents_per_step: int = 8
     steps: int = 1000
@@ -43,13 +44,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not 2 <= self.train_slots <= self.block_size:
-            raise TrainingError(f"train_slots must be between 2 and block_size={self.block_size}, got {self.train_slots}")
+            raise TrainingError(
+                f"train_slots must be between 2 and block_size={self.block_size}, got {self.train_slots}"
+            )
         if self.train_slots < self.block_size and not self.causal:
             raise TrainingError(
                 "a bidirectional block changes when it is cut short: set train_slots to block_size, or causal to true"
             )
         if self.warm_layers and len(self.warm_layers) != self.num_hidden_layers:
-            raise TrainingError(f"warm_layers names {len(self.warm_layers)} layers, the drafter has {self.num_hidden_layers}")
+            raise TrainingError(
+                f"warm_layers names {len(self.warm_layers)} layers, the drafter has {self.num_hidden_layers}"
+            )
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -1,6 +1,6 @@
 """Train a drafter by a recipe: one process, one readable loop, resumable at any step.
 
-    documents --anchors--> blocks --drafter--> hidden --target's frozen head--> weighted cross-entropy --> AdamW
+documents --anchors--> blocks --drafter--> hidden --target's frozen head--> weighted cross-entropy --> AdamW
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import TargetView
-from dflash_hf.training.anchors import make_blocks, valid_anchors
+from dflash_hf.training.anchors import draw_anchors, make_blocks
 from dflash_hf.training.blocks import draft_hidden
 from dflash_hf.training.documents import Document, Documents
 from dflash_hf.training.evaluate import evaluate
@@ -67,9 +67,9 @@ class Trainer:
         self.drafter.train()
         while self.step < self.recipe.steps and not self._stopping:
             started = time.monotonic()
-            loss, blocks = self._one_step([next(stream) for _ in range(self.recipe.documents_per_step)])
+            loss = self._one_step([next(stream) for _ in range(self.recipe.documents_per_step)])
             self.step += 1
-            self._log(loss=round(loss, 4), blocks=blocks, seconds=round(time.monotonic() - started, 2))
+            self._log(loss=round(loss, 4), seconds=round(time.monotonic() - started, 2))
             if self.step % self.recipe.evaluate_every == 0 or self.step == self.recipe.steps:
                 self._evaluate()
             if time.monotonic() - saved > 60 * self.recipe.save_minutes:
@@ -88,21 +88,19 @@ class Trainer:
                 yield document
             self.epoch, self.position = self.epoch + 1, 0
 
-    def _one_step(self, documents: list[Document]) -> tuple[float, int]:
+    def _one_step(self, documents: list[Document]) -> float:
         rate = learning_rate_at(self.step, self.recipe)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         rows, raised = self.head.draw(self.generator)
         total = weight = 0.0
-        blocks = 0
         for place, document in enumerate(documents):
             whole = (self.step * len(documents) + place) % self.recipe.full_block_every == 0
             loss, counted = self._loss(document, rows, raised, whole)
             if counted:
                 loss.backward()
                 total, weight = total + loss.item(), weight + counted
-            blocks += len(valid_anchors(document))
         if not math.isfinite(total) or not weight:
             raise TrainingError(f"step {self.step}: loss {total} over weight {weight}; the last saved state is kept")
         for parameter in self.drafter.parameters():
@@ -110,10 +108,11 @@ class Trainer:
                 parameter.grad /= weight
         torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.recipe.clip)
         self.optimizer.step()
-        return total / weight, blocks
+        return total / weight
 
     def _loss(self, document: Document, rows: Tensor, raised: Tensor, whole: bool) -> tuple[Tensor, float]:
-        recipe, anchors = self.recipe, valid_anchors(document)
+        recipe = self.recipe
+        anchors = draw_anchors(document, recipe.anchors_per_document, self.generator)
         if not len(anchors):
             return torch.zeros(()), 0.0
         slots = recipe.block_size if whole else recipe.train_slots

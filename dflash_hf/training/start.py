@@ -52,7 +52,8 @@ def new_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
 
 @torch.no_grad()
 def _copy_layers(view: TargetView, drafter: DFlashDrafter, recipe: Recipe) -> None:
-    """Layer weights from the target, and ``fc`` starting as "the last tap", normed as the first copied layer norms it."""
+    """Layer weights from the target; ``fc`` starts as "the last tap", normed as the first copied layer norms it."""
+    _require_same_norm(view, drafter)
     for layer, source in zip(drafter.layers, recipe.warm_layers, strict=True):
         origin = view.layers[source]
         theirs = dict(origin.named_parameters())
@@ -70,6 +71,17 @@ def _copy_layers(view: TargetView, drafter: DFlashDrafter, recipe: Recipe) -> No
     drafter.fc.weight.zero_()
     drafter.fc.weight[:, -width:] = torch.eye(width)
     drafter.hidden_norm.weight.copy_(view.layers[recipe.warm_layers[0]].input_layernorm.weight)
+
+
+def _require_same_norm(view: TargetView, drafter: DFlashDrafter) -> None:
+    """The copied weights mean the same only if the target's norms compute what the drafter's do."""
+    theirs, ours = view.final_norm, drafter.norm
+    if theirs is None or getattr(theirs, "weight", None) is None or theirs.weight.shape != ours.weight.shape:
+        raise TrainingError(f"{view.name} has no final norm like the drafter's; set warm_layers to []")
+    ours.weight.copy_(theirs.weight)
+    sample = torch.linspace(-2, 2, view.hidden_size)[None]
+    if not torch.allclose(ours(sample), theirs(sample.to(theirs.weight.dtype)).float(), atol=1e-2, rtol=1e-2):
+        raise TrainingError(f"{view.name} norms otherwise than the drafter does; set warm_layers to []")
 
 
 def _head_norms(layer: nn.Module, origin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:

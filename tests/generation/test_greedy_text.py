@@ -131,7 +131,9 @@ def test_generate_reuses_a_users_cache_over_turns(family, pattern):
             if way == "plain":
                 ids = type(model).generate(model, ids, **options)
             else:
-                ids = model.generate(ids, assistant=scripted(model, turns["plain"][0][turn], PATTERNS[pattern]), **options)
+                ids = model.generate(
+                    ids, assistant=scripted(model, turns["plain"][0][turn], PATTERNS[pattern]), **options
+                )
             texts.append(ids)
             lengths.append(cache.get_seq_length())
             ids = torch.cat([ids, torch.tensor([[11 + turn, 12, 13]])], dim=1)
@@ -157,18 +159,26 @@ def test_generate_of_a_left_padded_row(llama):
     seen = []
     drafter = scripted(model, expected[:, 5:], PATTERNS["some"])
     inject = drafter.inject
-    drafter.inject = lambda taps, positions, context: (seen.append(positions[0].tolist()), inject(taps, positions, context))
+    drafter.inject = lambda taps, positions, context: (
+        seen.append(positions[0].tolist()),
+        inject(taps, positions, context),
+    )
     output = model.generate(ids, attention_mask=mask, max_new_tokens=30, do_sample=False, assistant=drafter)
     assert torch.equal(output, expected)
     assert seen[0] == list(range(7)), "padding is not shown to the drafter; positions are the true ones"
 
 
-@pytest.mark.parametrize("options", [{"prefill_chunk_size": 3}, {"max_length": 30}, {"min_new_tokens": 10, "eos_token_id": 5}])
+@pytest.mark.parametrize(
+    "options", [{"prefill_chunk_size": 3}, {"max_length": 30}, {"min_new_tokens": 10, "eos_token_id": 5}]
+)
 def test_generate_with_other_lengths_and_chunks(llama, options):
     model, text = llama
     expected = type(model).generate(model, prompt(), do_sample=False, **{"max_new_tokens": 25, **options})
     output = model.generate(
-        prompt(), do_sample=False, assistant=scripted(model, text, PATTERNS["some"]), **{"max_new_tokens": 25, **options}
+        prompt(),
+        do_sample=False,
+        assistant=scripted(model, text, PATTERNS["some"]),
+        **{"max_new_tokens": 25, **options},
     )
     assert torch.equal(output, expected)
 

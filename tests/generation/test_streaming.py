@@ -1,4 +1,4 @@
-"""Streamers get the prompt, then every token once and in order, flat, and one end; rounds are reported as they finish."""
+"""Streamers get the prompt, then every token once, in order, flat, and one end; rounds are reported as they finish."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def model():
 def test_streamer_gets_the_prompt_then_every_token_flat(model):
     text, stream = greedy(model, prompt(), 30), _Stream()
     model.generate(
-        prompt(), max_new_tokens=30, do_sample=False, streamer=stream, assistant=scripted(model, text, lambda p: p % 4 == 0)
+        prompt(),
+        max_new_tokens=30,
+        do_sample=False,
+        streamer=stream,
+        assistant=scripted(model, text, lambda p: p % 4 == 0),
     )
     assert torch.equal(stream.chunks[0], prompt())
     assert all(chunk.dim() == 1 and chunk.device.type == "cpu" for chunk in stream.chunks[1:])
@@ -71,7 +75,9 @@ def test_an_interrupted_call_leaves_nothing_behind(model, stop_after):
     again = model.generate(prompt(), max_new_tokens=30, do_sample=False, assistant=drafter)
     assert torch.equal(again, text)
     written = cache.get_seq_length()
-    resumed = model.generate(text[:, : written + 1], max_new_tokens=5, do_sample=False, assistant=drafter, past_key_values=cache)
+    resumed = model.generate(
+        text[:, : written + 1], max_new_tokens=5, do_sample=False, assistant=drafter, past_key_values=cache
+    )
     assert torch.equal(resumed, text[:, : written + 6]), "the cache holds a prefix of the text"
 
 

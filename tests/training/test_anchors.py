@@ -29,11 +29,9 @@ def test_block_visibility_equals_nested_loops(places, slots, context):
     assert seen.shape == (len(places) * slots, context + len(places) * slots)
     for query in range(seen.shape[0]):
         for key in range(seen.shape[1]):
-            if key < context:
-                expected = key < places[query // slots]
-            else:
-                expected = (key - context) // slots == query // slots
-            assert bool(seen[query, key]) == expected
+            before_anchor = key < context and key < places[query // slots]
+            own_block = key >= context and (key - context) // slots == query // slots
+            assert bool(seen[query, key]) == (before_anchor or own_block)
 
 
 def test_valid_anchors_are_answer_tokens_with_a_successor():

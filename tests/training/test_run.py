@@ -28,11 +28,13 @@ def world(tmp_path_factory):
     target = tiny_target("qwen3")
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(2, 90, (3 + n % 4,), generator=generator).tolist() for n in range(24)]
-    regenerate(view_target(target), prompts, folder / "answers", [0, 2, 3], eos_ids=[7], max_new_tokens=24, batch_size=8)
+    regenerate(
+        view_target(target), prompts, folder / "answers", [0, 2, 3], eos_ids=[7], max_new_tokens=24, batch_size=8
+    )
     recipe = Recipe(
         documents=str(folder / "answers"), output=str(folder / "run"), target_layer_ids=(0, 2), mask_token_id=1,
         block_size=6, train_slots=4, documents_per_step=4, steps=12, learning_rate=3e-3, evaluate_every=6,
-        evaluation_documents=4, save_minutes=0.0, head_sample=1000,
+        evaluation_documents=4, save_minutes=0.0, head_sample=1000, anchors_per_document=9,
     )  # fmt: skip
     return target, prompts, recipe, folder
 
@@ -74,7 +76,10 @@ def test_training_lowers_the_loss_and_resumes_exactly(world):
     broken = Trainer(view, replace(recipe, output=str(folder / "broken")))
     stop_at = 5
     one_step = broken._one_step
-    broken._one_step = lambda documents: (setattr(broken, "_stopping", broken.step + 1 >= stop_at), one_step(documents))[1]
+    broken._one_step = lambda documents: (
+        setattr(broken, "_stopping", broken.step + 1 >= stop_at),
+        one_step(documents),
+    )[1]
     broken.train()
     assert len(losses("broken")) == stop_at
     resumed = Trainer(view, replace(recipe, output=str(folder / "broken")))

@@ -1,0 +1,49 @@
+"""Taps equal the host's hidden states bit for bit, and are deaf to forwards nobody announced."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from dflash_hf.target.taps import TapRecorder
+from dflash_hf.target.view import view_target
+from tests.tiny import CONFIGS, prompt, tiny_target
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+@torch.no_grad()
+def test_taps_equal_hidden_states(kind):
+    model = tiny_target(kind)
+    caught = []
+    with (
+        TapRecorder(view_target(model), [0, 2, 3]) as recorder,
+        recorder.listen(lambda taps, at: caught.append((taps, at))),
+    ):
+        hidden = model(prompt(), output_hidden_states=True).hidden_states
+    expected = torch.cat([hidden[1], hidden[3], hidden[4]], dim=-1)
+    assert torch.equal(caught[0][0], expected)
+    assert caught[0][1] is None or caught[0][1].reshape(-1)[-7:].tolist() == list(range(7))
+
+
+@torch.no_grad()
+def test_only_announced_forwards_of_the_owning_thread_are_heard():
+    model, caught = tiny_target(), []
+    with TapRecorder(view_target(model), [1]) as recorder:
+        model(prompt())
+        with recorder.listen(lambda taps, _: caught.append(taps.shape[1])):
+            thread = threading.Thread(target=lambda: model(prompt(3)))
+            thread.start()
+            thread.join()
+            model(prompt(5))
+        model(prompt(4))
+    assert caught == [5]
+    assert not any(layer._forward_hooks for layer in model.model.layers)
+
+
+def test_hooks_are_gone_after_an_exception():
+    model = tiny_target()
+    with pytest.raises(RuntimeError), TapRecorder(view_target(model), [0, 3]):
+        raise RuntimeError
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
