@@ -8,6 +8,7 @@ Shapes: B rows, C context tokens, K slots, D width, H heads, G key/value heads, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -74,7 +75,7 @@ class DFlashAttention(nn.Module):
     ) -> Tensor:  # [B, K, D]
         queries = _rotate(self.q_norm(self._heads(self.q_proj(hidden_states))).transpose(1, 2), rotary)
         keys, values = context.with_block(self.layer_idx, *self.keys_values(hidden_states, rotary))
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         output, _ = attend(

@@ -11,6 +11,7 @@ Shapes: B rows, C context tokens, K slots, L taps, D drafter width.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +65,7 @@ class DFlashDrafter(PreTrainedModel):
         features = self.hidden_norm(self.fc(context_hidden_states))
         rotary = self.rotary_emb(features, position_ids)
         context.begin(position_ids)
-        for layer in self.layers:
+        for layer in self._layers():
             layer.self_attn.inject(features, rotary, context)
 
     def forward(
@@ -97,12 +98,15 @@ class DFlashDrafter(PreTrainedModel):
         hidden_states = noise_embeds
         rotary = self.rotary_emb(hidden_states, block)
         masks: dict[tuple[int | None, bool], Tensor | None] = {}
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._layers()):
             rule = (self.config.layer_windows[index], self.config.layer_causal[index])
             if rule not in masks:
                 masks[rule] = self._mask(index, block, attention_mask, hidden_states.dtype, context)
             hidden_states = layer(hidden_states, rotary, masks[rule], context)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+
+    def _layers(self) -> Iterator[DFlashDecoderLayer]:
+        return (layer for layer in self.layers if isinstance(layer, DFlashDecoderLayer))
 
     def _mask(
         self, layer: int, block: Tensor, allowed: Tensor | None, dtype: torch.dtype, context: DrafterContext
@@ -118,18 +122,14 @@ class DFlashDrafter(PreTrainedModel):
     # Files: checkpoints/ reads and writes dialects and stands to the right of this room, so it is looked up late.
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
-    ) -> DFlashDrafter:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any) -> DFlashDrafter:
         """Load a drafter of any readable dialect; see :func:`dflash_hf.checkpoints.load.load_drafter`."""
         return import_module("dflash_hf.checkpoints.load").load_drafter(pretrained_model_name_or_path, **kwargs)
 
-    def save_pretrained(  # type: ignore[override]
-        self, save_directory: str | os.PathLike[str], **kwargs: Any
-    ) -> None:
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
         """Write the z-lab layout and a model card; see :func:`dflash_hf.checkpoints.save.save_drafter`."""
         import_module("dflash_hf.checkpoints.save").save_drafter(self, save_directory, **kwargs)
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
         """Save and upload; see :func:`dflash_hf.checkpoints.save.push_drafter`."""
         return import_module("dflash_hf.checkpoints.save").push_drafter(self, repo_id, **kwargs)

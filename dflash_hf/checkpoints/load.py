@@ -1,0 +1,155 @@
+"""``load_drafter``: an id or a folder of any readable dialect -> a ``DFlashDrafter`` with its provenance.
+
+hub.locate -> files.survey -> dialects.detect -> reader -> assemble
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from dflash_hf.checkpoints.assemble import assemble, stored_dtype
+from dflash_hf.checkpoints.card import read_base_model
+from dflash_hf.checkpoints.dialects import detect, reader
+from dflash_hf.checkpoints.files import CheckpointFiles, survey
+from dflash_hf.checkpoints.hub import Source, locate
+from dflash_hf.checkpoints.nested_keys import NESTED_KEYS
+from dflash_hf.checkpoints.placement import resolve_device, resolve_dtype
+from dflash_hf.checkpoints.provenance import Provenance
+from dflash_hf.checkpoints.reading import Reading
+from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.errors import CheckpointError, OptionsError
+from dflash_hf.target.pairing import check_pair
+
+__all__ = ["load_drafter", "read_checkpoint"]
+
+_KNOWN = "revision, token, cache_dir, subfolder, local_files_only, dtype, device_map, attn_implementation, target"
+_ADVICE = {
+    "torch_dtype": "say dtype=",
+    "trust_remote_code": "code from a repository is never run; drop it",
+    "use_safetensors": "nothing but safetensors is ever read; drop it",
+    "quantization_config": "drafters are loaded as stored; quantise the target instead",
+}
+
+
+def load_drafter(
+    id_or_folder: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    subfolder: str = "",
+    local_files_only: bool = False,
+    dtype: torch.dtype | str | None = "auto",
+    device_map: Any = None,
+    attn_implementation: str | None = None,
+    target: PreTrainedModel | None = None,
+    **unknown: Any,
+) -> DFlashDrafter:
+    """Load a drafter of any dialect this version reads (``docs/formats.md``). No remote code, no pickle.
+
+    Args:
+        id_or_folder: Hub id, or a folder that holds config.json and safetensors.
+        revision: branch, tag or commit on the Hub; resolved to a commit, kept in ``drafter.provenance``.
+        token: Hub token, or True for the stored one.
+        cache_dir: where the Hub's files are kept.
+        subfolder: folder inside the repository or folder that holds the drafter.
+        local_files_only: read the cache, ask nobody.
+        dtype: ``"auto"`` (or None) keeps the stored dtype; else a floating-point dtype or its name.
+        device_map: a device, ``{"": device}``, or ``"auto"`` (accelerate). A drafter lives on one device.
+        attn_implementation: as in transformers; None lets it choose.
+        target: runs ``check_pair(target, drafter)`` after loading, and nothing else.
+
+    Returns:
+        The drafter, in evaluation mode, with ``drafter.provenance``.
+
+    Raises:
+        HubError: the Hub did not deliver.
+        UnsupportedCheckpointError: a dialect this version does not read, by name.
+        CheckpointError: files that are incomplete or contradict themselves.
+        IncompatiblePairError: ``target`` was given and does not fit.
+        OptionsError: an argument with an impossible value, or an unknown one.
+    """
+    if unknown:
+        raise OptionsError(
+            "; ".join(f"{name}: {_ADVICE.get(name, 'unknown argument')}" for name in sorted(unknown))
+            + f". Known: {_KNOWN}."
+        )
+    source = locate(
+        os.fspath(id_or_folder),
+        revision=revision,
+        token=token,
+        cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+        subfolder=subfolder,
+        local_files_only=local_files_only,
+    )
+    files, dialect, reading = read_checkpoint(source)
+    stored = stored_dtype(files.tensors)
+    load_dtype = resolve_dtype(dtype, stored)
+    device = resolve_device(device_map, reading.config, load_dtype)
+    drafter = _assembled(files, reading, load_dtype, device, attn_implementation)
+    drafter.provenance = _provenance(source, subfolder, dialect, reading, files, stored)
+    drafter.config._name_or_path = drafter.name_or_path = source.name
+    if target is not None:
+        check_pair(target, drafter)
+    return drafter
+
+
+def read_checkpoint(source: Source) -> tuple[CheckpointFiles, str, Reading]:
+    """Survey, detect and translate; no weight is read."""
+    files = survey(source.folder)
+    try:
+        dialect = detect(files.config, files.tensors)
+        reading = reader(dialect)(files.config, files.tensors)
+    except CheckpointError as error:
+        raise type(error)(f"{source.name}: {error}") from error
+    reading.config.target_name = read_base_model(source.folder)
+    return files, dialect, reading
+
+
+def _assembled(
+    files: CheckpointFiles, reading: Reading, dtype: torch.dtype, device: torch.device, attention: str | None
+) -> DFlashDrafter:
+    if attention is not None:
+        reading.config._attn_implementation = attention
+    reading.config.dtype = dtype
+    try:
+        return assemble(files, reading, dtype=dtype, device=device)
+    except (ValueError, ImportError) as error:
+        if attention is None or isinstance(error, OptionsError):
+            raise
+        raise OptionsError(f"attn_implementation={attention!r} cannot be used here: {error}") from error
+
+
+def _provenance(
+    source: Source, subfolder: str, dialect: str, reading: Reading, files: CheckpointFiles, stored: torch.dtype
+) -> Provenance:
+    notes = list(reading.notes)
+    kinds = {info.dtype for name, info in files.tensors.items() if name in reading.names}
+    if len(kinds) > 1:
+        notes.append(f"weights are stored in {', '.join(sorted(kinds))}; all are loaded in one dtype")
+    if odd := _unknown_keys(files.config):
+        notes.append(f"dflash_config keys not known to this version and not used: {', '.join(odd)}")
+        warnings.warn(
+            f"{source.name}: dflash_config has {', '.join(odd)}, which this version of dflash_hf does not know; if the "
+            "drafter needs them it will draft poorly (the text stays the target's)",
+            stacklevel=3,
+        )
+    return Provenance(
+        source=f"{source.name}/{subfolder}" if subfolder else source.name,
+        revision=source.revision,
+        dialect=dialect,
+        defaults=reading.defaults,
+        notes=tuple(notes),
+        stored_dtype=str(stored).removeprefix("torch."),
+        files=files.names,
+    )
+
+
+def _unknown_keys(config: Any) -> list[str]:
+    nested = config.get("dflash_config") or {}
+    return sorted(key for key, value in nested.items() if key not in NESTED_KEYS and value not in (None, False))

@@ -1,0 +1,30 @@
+"""Where a loaded drafter came from and what was decided on the way: what ``dflash-hf inspect`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Provenance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Read-only record that hangs at ``drafter.provenance`` after loading.
+
+    Args:
+        source: Hub id or folder as the caller gave it, with the subfolder where there is one.
+        revision: commit the files were taken from; None for a local folder.
+        dialect: name of the reader (``dflash_hf.checkpoints.dialects``).
+        defaults: keys the files lack and what was filled in, e.g. ``"block_size=16: default of z-lab's writer"``.
+        notes: what was in the files and is deliberately not used, with the reason.
+        stored_dtype: dtype of the weights in the files, e.g. ``"bfloat16"``.
+        files: names of the files read.
+    """
+
+    source: str
+    revision: str | None
+    dialect: str
+    defaults: tuple[str, ...]
+    notes: tuple[str, ...]
+    stored_dtype: str
+    files: tuple[str, ...]

@@ -1,0 +1,84 @@
+"""Reader of z-lab's DFlash v1 files, in all revisions seen: the layout most drafters on the Hub have.
+
+What changes at this border: nothing is shifted (their ids are 0-based layers, their window counts the query itself),
+keys move from ``dflash_config`` or the top level into one config, ``model.``/``draft_model.`` is stripped and
+``midlayer.`` is layer 0. Source: z-lab/dflash at 44947fb and 1012959, ``dflash/model.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
+from dflash_hf.checkpoints.fields import Fields
+from dflash_hf.checkpoints.files import TensorTable
+from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.config import EMBEDDINGS, DFlashConfig
+from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
+
+__all__ = ["RENAMES", "finish", "read", "read_mask_token", "read_scales"]
+
+RENAMES = (("draft_model.", ""), ("model.", ""), ("midlayer.", "layers.0."))
+_BLOCK_SIZE = 16
+
+
+def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
+    """Translate a z-lab v1 checkpoint."""
+    fields = Fields(config, "z-lab's writer")
+    body = read_body(fields, QWEN3_DEFAULTS)
+    layers = body["num_hidden_layers"]
+    sliding = read_layer_types(fields, layers)
+    body["layer_windows"] = read_windows(fields, sliding)
+    body["layer_causal"] = _read_causal(fields, sliding)
+    body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=True)
+    body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2, drafter=True)
+    return finish(fields, body, canonical_names(tensors, RENAMES))
+
+
+def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Reading:
+    """The keys that every file in z-lab's layout has, whoever wrote it, and the reading."""
+    model_type = fields.top.get("model_type")
+    if model_type not in (None, "qwen3"):
+        raise UnsupportedCheckpointError(
+            f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is 'qwen3', whatever its target is"
+        )
+    body["mask_token_id"] = read_mask_token(fields)
+    body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)
+    body |= read_scales(fields)
+    body["embedding"] = fields.choice("block_embedding", EMBEDDINGS, None, drafter=True) or "target"
+    return Reading(DFlashConfig(**body), names, tuple(fields.defaults), tuple(fields.notes))
+
+
+def read_mask_token(fields: Fields, default: int | None = None) -> int:
+    """The mask's id. Very old files lack it; their engines ask a tokenizer, which is not ours to guess."""
+    if fields.drafter("mask_token_id") is None:
+        if default is not None:
+            return fields.filled("mask_token_id", default)
+        raise CheckpointError(
+            "config.json has no mask_token_id; add dflash_config.mask_token_id, the id of the mask token in the "
+            "target's tokenizer (older files mean the token '<|MASK|>')"
+        )
+    return fields.integer("mask_token_id", minimum=0, drafter=True)
+
+
+def read_scales(fields: Fields) -> dict[str, Any]:
+    """Factors that newer files may carry; a file without them has none, so nothing is recorded as filled in."""
+    return {
+        "output_multiplier": fields.number("output_multiplier", None, drafter=True) or 1.0,
+        "final_logit_softcapping": fields.number("final_logit_softcapping", None, drafter=True),
+        "embedding_scale": fields.number("input_embedding_scale", None, drafter=True) or 1.0,
+    }
+
+
+def _read_causal(fields: Fields, sliding: list[bool]) -> list[bool]:
+    """``is_causal`` decides for all layers; without it sliding layers are causal in the block, full ones are not."""
+    said = {key: fields.flag(key, None, drafter=True) for key in ("is_causal", "causal")}
+    given = {value for value in said.values() if value is not None}
+    if len(given) > 1:
+        raise CheckpointError(f"config.json contradicts itself: is_causal={said['is_causal']}, causal={said['causal']}")
+    if given:
+        return [given.pop()] * len(sliding)
+    if any(sliding):
+        fields.filled("is_causal", "sliding layers", "z-lab's rule: sliding layers causal, full layers bidirectional")
+    return list(sliding)
