@@ -1,0 +1,136 @@
+"""One prompt, drafted and plain: timed runs of the public ``generate``, and what their difference is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from dflash_hf.cli.pair import Pair
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dflash_hf.bench.judge import Verdict
+    from dflash_hf.trace import Trace
+
+__all__ = ["Answer", "Comparison", "Sampling", "compare", "drafted", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are taken: greedy at temperature 0."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def arguments(self, max_new_tokens: int | None = None) -> dict[str, Any]:
+        """For ``generate``, said in full, so that a model's own generation config does not decide."""
+        length = {"max_new_tokens": max_new_tokens or self.max_new_tokens}
+        if self.greedy:
+            return {**length, "do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        return {**length, "do_sample": True, "temperature": self.temperature, "top_p": self.top_p}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """New tokens of one run, and the whole call's time, prefill included."""
+
+    tokens: list[int]
+    seconds: float
+    trace: Trace | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return len(self.tokens) / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Is the drafted text the plain one? ``verdict`` is the judge's, where the two differ."""
+
+    first_difference: int | None
+    verdict: Verdict | None = None
+    near_tie: bool | None = None  # where they differ: do they part at near ties only?
+
+    @property
+    def identical(self) -> bool:
+        return self.first_difference is None
+
+    @property
+    def ok(self) -> bool:
+        """Identical, or different only by near ties."""
+        return self.identical or bool(self.near_tie)
+
+    @property
+    def line(self) -> str:
+        if self.verdict is None or self.first_difference is None:
+            return "identical: yes"
+        start = f"identical: no, from token {self.first_difference} on; "
+        if self.verdict.ok and not self.near_tie:
+            return start + "one text ends where the other goes on, which is NOT a near tie"
+        place = self.verdict.failures[0] if self.verdict.failures else self.verdict.first_difference
+        if place is None:
+            return start + "a near tie (replayed in one pass, the plain model says the drafted text)"
+        kind = "a near tie" if self.near_tie else "NOT a near tie"
+        gap, steps = self.verdict.gaps[place], self.verdict.steps[place]
+        return (
+            start + f"{kind} (gap {gap:.3g} at token {place}: {steps:.1f} steps of {self.verdict.dtype}, the line is 2)"
+        )
+
+
+def drafted(pair: Pair, inputs: Any, sampling: Sampling, *, streamer: Any = None, on_round: Any = None) -> Answer:
+    """The prompt through ``generate(assistant=drafter)``."""
+    from dflash_hf import DFlashOptions, last_trace
+
+    def run() -> Tensor:
+        options = DFlashOptions(on_round=on_round)
+        extra = {} if streamer is None else {"streamer": streamer}
+        model: Any = pair.model
+        return model.generate(**inputs, assistant=pair.drafter, dflash=options, **extra, **sampling.arguments())
+
+    answer = _timed(run, inputs, sampling)
+    return Answer(answer.tokens, answer.seconds, last_trace())
+
+
+def plain(pair: Pair, inputs: Any, sampling: Sampling) -> Answer:
+    """The prompt through the model's own ``generate``."""
+    stock = type(pair.model).generate
+    return _timed(lambda: stock(pair.model, **inputs, **sampling.arguments()), inputs, sampling)
+
+
+def compare(pair: Pair, inputs: Any, drafted_tokens: list[int], plain_tokens: list[int]) -> Comparison:
+    """Greedy texts side by side; the judge is asked only where they differ."""
+    from dflash_hf.bench.judge import first_difference, judge, parts_at_near_tie
+
+    place = first_difference(plain_tokens, drafted_tokens)
+    if place is None:
+        return Comparison(None)
+    verdict = judge(pair.model, inputs["input_ids"], drafted_tokens)
+    return Comparison(place, verdict, parts_at_near_tie(plain_tokens, drafted_tokens, verdict))
+
+
+def _timed(run: Callable[[], Tensor], inputs: Any, sampling: Sampling) -> Answer:
+    import torch
+
+    torch.manual_seed(sampling.seed)
+    _synchronise()
+    began = perf_counter()
+    sequence = run()
+    _synchronise()
+    seconds = perf_counter() - began
+    return Answer(sequence[0, inputs["input_ids"].shape[1] :].tolist(), seconds)
+
+
+def _synchronise() -> None:
+    import torch
+
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
