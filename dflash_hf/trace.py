@@ -37,7 +37,7 @@ class RoundRecord:
     head_ms: float = 0.0  # the target's LM head over the block
     target_ms: float = 0.0  # the target's forward
     round_ms: float = 0.0  # the whole round, commit included
-    target_p: list[float] | None = None  # the target's probability of each drafted token, when asked
+    target_p: list[float | None] | None = None  # the target's probability of each drafted token, when asked
     draft_q: list[float] | None = None  # the drafter's own
 
     @property

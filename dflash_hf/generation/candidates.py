@@ -89,7 +89,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
 
     # The host's door.
 
-    def get_candidates(  # type: ignore[override]
+    def get_candidates(
         self,
         input_ids: Tensor,
         model_kwargs: dict[str, Any] | None = None,
@@ -117,5 +117,5 @@ class DFlashCandidateGenerator(CandidateGenerator):
         draft = self.propose(input_ids[:, -1:], length - 1, room)
         return torch.cat([input_ids, draft.tokens.to(input_ids.device)], dim=1), None
 
-    def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:  # type: ignore[override]
+    def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
         """Nothing adapts yet: the width controller comes with its own issue."""

@@ -37,12 +37,12 @@ def refusal(config: GenerationConfig, *, rows: int, cache: Any = None, synced: b
             f"{rows} rows with num_return_sequences={config.num_return_sequences or 1}; "
             "this version drafts for one row at a time"
         )
-    mode = decoding_mode(config)
-    if (config.num_beams or 1) > 1 or mode not in ("greedy_search", "sample"):
-        return f"decoding mode {mode} (num_beams={config.num_beams}); only greedy decoding and sampling are drafted"
     for option, name in _RIVALS.items():
         if getattr(config, option, None):
             return f"{option} is set: {name} and a drafter cannot both propose tokens; unset one of them"
+    mode = decoding_mode(config)
+    if (config.num_beams or 1) > 1 or mode not in ("greedy_search", "sample"):
+        return f"decoding mode {mode} (num_beams={config.num_beams}); only greedy decoding and sampling are drafted"
     if config.use_cache is False:
         return "use_cache=False; drafting needs the target's cache"
     if config.cache_implementation not in _DYNAMIC:

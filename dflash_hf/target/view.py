@@ -56,7 +56,8 @@ class TargetView:
         """Embeddings [B, K, D] of ids [B, K]: the target's module (with its scale), or its raw rows."""
         if source == "target":
             return self.embedding(token_ids)
-        return nn.functional.embedding(token_ids, self.embedding.weight)
+        rows: Tensor = self.embedding.get_parameter("weight")
+        return nn.functional.embedding(token_ids, rows)
 
     def project(self, hidden_states: Tensor) -> Tensor:
         """The target's LM head. The head is called, its weight never read: it may be quantised or offloaded."""
@@ -98,6 +99,7 @@ def view_target(model: PreTrainedModel) -> TargetView:
             f"{name} ({type(model).__name__}) has no {' and no '.join(missing)} that can be found; "
             "load it with AutoModelForCausalLM."
         )
+    assert layers is not None  # it would have been missing
     hidden_size = int(model.config.get_text_config().hidden_size)
     return TargetView(model, decoder, layers, embedding, head, hidden_size, name)
 

@@ -41,7 +41,7 @@ def draw_anchors(document: Document, count: int, generator: torch.Generator) -> 
 
 
 def make_blocks(document: Document, anchors: Tensor, *, slots: int, mask_token_id: int, per_row: int) -> Blocks:
-    """Blocks of ``slots`` at the anchors [n], ``per_row`` of them in a row; the last row is filled up without labels."""
+    """Blocks of ``slots`` at the anchors [n], ``per_row`` of them in a row; the last row is filled up."""
     length, count = len(document.ids), len(anchors)
     rows = -(-count // per_row)
     places = torch.cat([anchors, anchors.new_full((rows * per_row - count,), int(anchors[-1]))]).view(rows, per_row)

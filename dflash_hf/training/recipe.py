@@ -77,7 +77,9 @@ class Recipe:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise TrainingError(f"the recipe {path} has no key {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-        lists = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        lists: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
         try:
             return cls(**lists)
         except TypeError as error:

@@ -53,7 +53,7 @@ class Trainer:
         )
         self.generator = torch.Generator().manual_seed(recipe.seed)
         self.step = self.epoch = self.position = 0
-        head = view.head.weight.detach().float()
+        head = view.head.get_parameter("weight").detach().float()
         self.head = SampledHead(head, self.documents.vocabulary(), recipe.head_sample)
         self.output = Path(recipe.output)
         self.output.mkdir(parents=True, exist_ok=True)

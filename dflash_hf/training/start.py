@@ -6,10 +6,7 @@ target lacks: they start at the root mean square its queries and keys have, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
-from torch import Tensor, nn
 
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.model import DFlashDrafter
@@ -53,45 +50,40 @@ def new_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
 @torch.no_grad()
 def _copy_layers(view: TargetView, drafter: DFlashDrafter, recipe: Recipe) -> None:
     """Layer weights from the target; ``fc`` starts as "the last tap", normed as the first copied layer norms it."""
-    _require_same_norm(view, drafter)
+    _copy_final_norm(view, drafter)
     for layer, source in zip(drafter.layers, recipe.warm_layers, strict=True):
-        origin = view.layers[source]
-        theirs = dict(origin.named_parameters())
+        origin = dict(view.layers[source].named_parameters())
         for name, parameter in layer.named_parameters():
-            if name in theirs:
-                if theirs[name].shape != parameter.shape:
+            if name in origin:
+                if origin[name].shape != parameter.shape:
                     raise TrainingError(
-                        f"layer {source} of {view.name}: {name} is {tuple(theirs[name].shape)}, "
+                        f"layer {source} of {view.name}: {name} is {tuple(origin[name].shape)}, "
                         f"the drafter's is {tuple(parameter.shape)}; set warm_layers to []"
                     )
-                parameter.copy_(theirs[name])
-        for norm, projection in _head_norms(layer, origin):
-            norm.fill_(_typical_size(projection, view.hidden_size))
+                parameter.copy_(origin[name])
+            elif name in _HEAD_NORMS:
+                projection = origin[_HEAD_NORMS[name]] * origin["input_layernorm.weight"]
+                parameter.fill_(float(projection.pow(2).sum(dim=1).mean().sqrt()))  # of unit-variance input
     width = view.hidden_size
     drafter.fc.weight.zero_()
     drafter.fc.weight[:, -width:] = torch.eye(width)
-    drafter.hidden_norm.weight.copy_(view.layers[recipe.warm_layers[0]].input_layernorm.weight)
+    first = view.layers[recipe.warm_layers[0]]
+    drafter.hidden_norm.weight.copy_(first.get_parameter("input_layernorm.weight"))
 
 
-def _require_same_norm(view: TargetView, drafter: DFlashDrafter) -> None:
+_HEAD_NORMS = {
+    "self_attn.q_norm.weight": "self_attn.q_proj.weight",
+    "self_attn.k_norm.weight": "self_attn.k_proj.weight",
+}
+
+
+def _copy_final_norm(view: TargetView, drafter: DFlashDrafter) -> None:
     """The copied weights mean the same only if the target's norms compute what the drafter's do."""
     theirs, ours = view.final_norm, drafter.norm
-    if theirs is None or getattr(theirs, "weight", None) is None or theirs.weight.shape != ours.weight.shape:
+    weight = None if theirs is None else dict(theirs.named_parameters()).get("weight")
+    if theirs is None or weight is None or weight.shape != ours.weight.shape:
         raise TrainingError(f"{view.name} has no final norm like the drafter's; set warm_layers to []")
-    ours.weight.copy_(theirs.weight)
+    ours.weight.copy_(weight)
     sample = torch.linspace(-2, 2, view.hidden_size)[None]
-    if not torch.allclose(ours(sample), theirs(sample.to(theirs.weight.dtype)).float(), atol=1e-2, rtol=1e-2):
+    if not torch.allclose(ours(sample), theirs(sample.to(weight.dtype)).float(), atol=1e-2, rtol=1e-2):
         raise TrainingError(f"{view.name} norms otherwise than the drafter does; set warm_layers to []")
-
-
-def _head_norms(layer: nn.Module, origin: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    if hasattr(origin.self_attn, "q_norm"):
-        return
-    yield layer.self_attn.q_norm.weight, origin.self_attn.q_proj.weight * origin.input_layernorm.weight
-    yield layer.self_attn.k_norm.weight, origin.self_attn.k_proj.weight * origin.input_layernorm.weight
-
-
-def _typical_size(projection: Tensor, width: int) -> float:
-    """Root mean square of ``projection @ x`` for ``x`` of unit variance in each of ``width`` entries."""
-    assert projection.shape[1] == width
-    return float(projection.pow(2).sum(dim=1).mean().sqrt())

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models
 from transformers import GenerationConfig, PreTrainedTokenizerFast, TextStreamer, pipeline
 
 import dflash_hf
@@ -19,8 +19,6 @@ from dflash_hf.generation.record import last_trace
 from dflash_hf.options import DFlashOptions
 from tests.scripted import scripted, tiny_config
 from tests.tiny import VOCAB, greedy, prompt, tiny_target
-
-SOME = staticmethod(lambda place: place % 3 == 0)
 
 
 @pytest.fixture
@@ -35,11 +33,11 @@ def text(model):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """Ids 2.. are the words w2, w3, ...: enough for stop strings and pipelines."""
-    vocabulary = {("<pad>", "<bos>", *(f"w{i}" for i in range(2, VOCAB)))[i]: i for i in range(VOCAB)}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<bos>")
+    """One character per id from 2 on: enough for stop strings and pipelines."""
+    vocabulary = {"<pad>": 0, "<bos>": 1, **{chr(31 + number): number for number in range(2, VOCAB)}}
+    characters = Tokenizer(models.BPE(vocabulary, merges=[]))
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", bos_token="<bos>")
 
 
 def test_a_bare_model_refuses_assistant_with_the_error_the_docs_quote(model, text):
@@ -129,7 +127,7 @@ def test_pipeline_takes_the_drafter_as_assistant_model(model, text, tokenizer):
 def test_stop_strings_end_the_text_where_plain_ends_it(model, text, tokenizer, where, spoil):
     dflash_hf.attach(model)
     for place in (0, 1, 4, 9):
-        stop = [f"w{int(text[0, 7 + place])}"]
+        stop = [tokenizer.decode(text[0, 7 + place : 9 + place])]
         options = {"max_new_tokens": 24, "do_sample": False, "tokenizer": tokenizer}
         if where == "argument":
             options["stop_strings"] = stop
@@ -150,7 +148,7 @@ def test_stop_strings_end_the_text_where_plain_ends_it(model, text, tokenizer, w
 
 def test_stop_strings_with_a_streamer_show_no_token_that_is_not_in_the_text(model, text, tokenizer, capsys):
     dflash_hf.attach(model)
-    stop = [f"w{int(text[0, 11])}"]
+    stop = [tokenizer.decode(text[0, 11:13])]
     for drafter in (None, scripted(model, text)):
         model.generate(
             prompt(), max_new_tokens=24, do_sample=False, tokenizer=tokenizer, stop_strings=stop, assistant=drafter,
@@ -187,7 +185,7 @@ def test_options_come_from_the_call_or_the_generation_config(model, text):
         ({"prompt_lookup_num_tokens": 3}, "prompt lookup"),
         ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
-        ({"stop_strings": ["w5"]}, "tokenizer"),
+        ({"stop_strings": ["%"]}, "tokenizer"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
