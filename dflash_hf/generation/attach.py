@@ -28,7 +28,7 @@ from dflash_hf.generation.refusals import refusal
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
 from dflash_hf.target.pairing import check_pair
-from dflash_hf.target.view import model_name
+from dflash_hf.target.view import model_name, public_name
 from dflash_hf.trace import Trace
 
 __all__ = ["attach", "detach"]
@@ -215,7 +215,7 @@ def _merged_options(
 
 def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:
     """A call that only has a default drafter runs undrafted: one warning per reason, and the trace says so."""
-    remember(Trace(target=model_name(model), loop="plain", fallback=reason))
+    remember(Trace(target=public_name(model_name(model)), loop="plain", fallback=reason))
     if reason not in attached.warned:
         attached.warned.add(reason)
         warnings.warn(f"running without the attached drafter: {reason}", stacklevel=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.target.view import TargetView, model_name
+from dflash_hf.target.view import TargetView, model_name, public_name
 from dflash_hf.trace import Trace
 
 __all__ = ["last_trace", "new_trace", "remember"]
@@ -26,8 +26,8 @@ def new_trace(view: TargetView, drafter: DFlashDrafter) -> Trace:
     """An empty trace that says which pair it is of."""
     return Trace(
         block_size=drafter.config.block_size,
-        target=view.name,
-        drafter=model_name(drafter),
+        target=view.public_name,
+        drafter=public_name(model_name(drafter)),
         dtype=str(view.model.dtype).removeprefix("torch."),
         device=str(view.model.device),
         attn_implementation=str(view.model.config._attn_implementation),

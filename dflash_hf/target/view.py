@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.errors import UnsupportedTargetError
 
-__all__ = ["TargetView", "model_name", "view_target"]
+__all__ = ["TargetView", "model_name", "public_name", "view_target"]
 
 _LAYER_LISTS = ("layers", "h", "blocks")  # what decoder stacks call their list of layers
 
@@ -26,6 +27,11 @@ class TargetView:
     head: nn.Module
     hidden_size: int
     name: str
+
+    @property
+    def public_name(self) -> str:
+        """The name without this machine's folders: what files and traces may say."""
+        return public_name(self.name)
 
     @property
     def num_layers(self) -> int:
@@ -72,6 +78,15 @@ class TargetView:
 def model_name(model: PreTrainedModel) -> str:
     """The name a person would call this model by: where it was loaded from, else its class."""
     return getattr(model.config, "_name_or_path", "") or model.name_or_path or type(model).__name__
+
+
+def public_name(name: str) -> str:
+    """A Hub id as it is; of a local folder only its last part.
+
+    >>> public_name("org/model"), public_name("/data/models/SmolLM2-135M-Instruct")
+    ('org/model', 'SmolLM2-135M-Instruct')
+    """
+    return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
 
 
 def view_target(model: PreTrainedModel) -> TargetView:

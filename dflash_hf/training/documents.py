@@ -50,7 +50,9 @@ class Documents:
         self.folder = Path(folder)
         self._shards = sorted(self.folder.glob("*.safetensors"))
         if not self._shards:
-            raise TrainingError(f"{folder} holds no answers (*.safetensors); make some with training.regenerate")
+            raise TrainingError(
+                f"{folder} holds no answers (*.safetensors); make some with `dflash-hf data regenerate`"
+            )
         self.description: dict[str, Any] = json.loads((self.folder / DESCRIPTION).read_text(encoding="utf-8"))
         stored = self.description["layer_ids"]
         if missing := [layer for layer in layer_ids if layer not in stored]:

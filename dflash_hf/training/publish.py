@@ -31,7 +31,7 @@ def publish(trainer: Trainer, folder: str | Path, *, dtype: torch.dtype = torch.
     drafter.to(dtype).save_pretrained(folder)
     provenance = {
         "schema": "dflash-hf/provenance/1",
-        "target": trainer.view.name,
+        "target": drafter.config.target_name,
         "recipe": {key: value for key, value in recipe.to_dict().items() if key not in ("documents", "output")},
         "steps_done": trainer.step,
         "epochs_done": round(trainer.epoch + trainer.position / max(1, len(trainer.documents.training)), 2),

@@ -19,6 +19,7 @@ class Recipe:
     documents: str  # folder of answers with taps (training.regenerate)
     output: str  # folder for the drafter and the run's state
     target_layer_ids: tuple[int, ...]
+    target_name: str = ""  # how the card calls the target; empty: as it was loaded
     num_hidden_layers: int = 2
     block_size: int = 8
     mask_token_id: int = 0

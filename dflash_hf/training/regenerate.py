@@ -87,7 +87,7 @@ def _describe(
     folder: Path, view: TargetView, layer_ids: list[int], max_new_tokens: int, prompts: int, batch_size: int
 ) -> None:
     description = {
-        "target": view.name,
+        "target": view.public_name,
         "layer_ids": layer_ids,
         "tap_width": view.hidden_size,
         "decoding": "greedy",

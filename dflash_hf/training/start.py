@@ -38,7 +38,7 @@ def new_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
         rms_norm_eps=text.rms_norm_eps,
         hidden_act=text.hidden_act,
         vocab_size=view.vocab_rows,
-        target_name=view.name,
+        target_name=recipe.target_name or view.public_name,
     )
     torch.manual_seed(recipe.seed)
     drafter = DFlashDrafter(config)
