@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from dflash_hf.trace import RoundRecord
+from dflash_hf.trace import RoundRecord, Trace
 
 __all__ = ["RoundClock"]
 
-PHASES = ("drafter", "head", "target", "round")
+_Mark = tuple[str, Any, Any]  # phase, start, end
 
 
 class RoundClock:
-    """Marks phases of the current round; :meth:`write_to` turns all marks into milliseconds after the call.
+    """Marks phases of the prefill and of each round; :meth:`write_to` turns them into a trace's milliseconds.
 
     Args:
         device: where the target computes.
@@ -25,8 +25,8 @@ class RoundClock:
 
     def __init__(self, device: torch.device) -> None:
         self._events = device.type == "cuda"
-        self._rounds: list[list[tuple[str, Any, Any]]] = []
-        self._open: list[tuple[str, Any, Any]] = []
+        self._closed: list[tuple[RoundRecord | None, list[_Mark]]] = []
+        self._open: list[_Mark] = []
 
     def _now(self) -> Any:
         if not self._events:
@@ -37,28 +37,25 @@ class RoundClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        assert name in PHASES
+        """Everything inside counts to ``name``: drafter, head, target, round or prefill."""
         started = self._now()
         yield
         self._open.append((name, started, self._now()))
 
-    def close_round(self) -> None:
-        """The marks since the last call belong to one finished round."""
-        self._rounds.append(self._open)
+    def close(self, record: RoundRecord | None) -> None:
+        """The open marks belong to this finished round, or to the prefill."""
+        self._closed.append((record, self._open))
         self._open = []
 
-    def discard(self) -> None:
-        """Forget marks that belong to no round (the prefill's)."""
-        self._open = []
-
-    def write_to(self, records: list[RoundRecord]) -> None:
-        """Fill the times of finished rounds, one record a :meth:`close_round`."""
-        if self._events:
+    def write_to(self, trace: Trace) -> None:
+        """Add the times of what was closed since the last call. On CUDA this waits for the device."""
+        if self._events and self._closed:
             torch.cuda.synchronize()
-        for record, marks in zip(records, self._rounds, strict=False):
+        for record, marks in self._closed:
             for name, started, ended in marks:
-                field = f"{name}_ms"
-                setattr(record, field, getattr(record, field) + self._elapsed(started, ended))
-
-    def _elapsed(self, started: Any, ended: Any) -> float:
-        return float(started.elapsed_time(ended)) if self._events else 1e3 * (ended - started)
+                elapsed = float(started.elapsed_time(ended)) if self._events else 1e3 * (ended - started)
+                if record is not None:
+                    setattr(record, f"{name}_ms", getattr(record, f"{name}_ms") + elapsed)
+                elif name == "prefill":
+                    trace.prefill_ms += elapsed
+        self._closed.clear()

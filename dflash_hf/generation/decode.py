@@ -87,7 +87,7 @@ def generate(
             sequences = loop.run(input_ids, model_kwargs)
         finally:
             state.end()
-            clock.write_to(trace.rounds)
+            clock.write_to(trace)
             trace.total_ms = 1e3 * (time.perf_counter() - started)
             remember(trace)
     if not generation_config.return_dict_in_generate:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.errors import HubError
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.pairing import check_pair
@@ -43,20 +44,25 @@ def load_pair(
         The attached target and the drafter.
 
     Raises:
-        CheckpointError, HubError, IncompatiblePairError: the drafter cannot be read, or does not fit.
+        HubError: the Hub, or a folder, did not deliver one of them.
+        CheckpointError, IncompatiblePairError: the drafter cannot be read, or does not fit.
     """
     shared = {"local_files_only": local_files_only, "token": token, "cache_dir": cache_dir}
     if not isinstance(target, PreTrainedModel):
         if attn_implementation is not None:
             target_options["attn_implementation"] = attn_implementation
-        target = AutoModelForCausalLM.from_pretrained(
-            target, dtype=dtype, device_map=device_map, **shared, **target_options
-        )
+        name = target
+        try:
+            target = AutoModelForCausalLM.from_pretrained(
+                name, dtype=dtype, device_map=device_map, **shared, **target_options
+            )
+        except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
+            raise HubError(f"cannot load the target {name}: {str(error).strip().splitlines()[0]}") from error
     if not isinstance(drafter, DFlashDrafter):
         drafter = DFlashDrafter.from_pretrained(
             drafter, revision=revision, dtype=target.dtype, device_map=str(target.device), **shared
         )
-    return attach(target.eval(), drafter), drafter.eval()
+    return attach(target, drafter), drafter.eval()
 
 
 class DFlashModel:

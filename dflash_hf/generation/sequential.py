@@ -85,14 +85,16 @@ class SequentialLoop:
         """Prompt [1, S] to prompt and continuation [1, S + n]."""
         self.ids, self.kwargs = input_ids, kwargs
         self.trace.prompt_tokens = input_ids.shape[1]
-        self._prefill()
+        with self.clock.phase("prefill"):
+            self._prefill()
+        self.clock.close(None)
         while not self.done:
             with self.clock.phase("round"):
                 record = self._round()
-            self.clock.close_round()
+            self.clock.close(record)
             self.trace.rounds.append(record)
             if self.options.on_round is not None:
-                self.clock.write_to(self.trace.rounds)
+                self.clock.write_to(self.trace)
                 self.options.on_round(record)
         if self.streamer is not None:
             self.streamer.end()
@@ -110,7 +112,6 @@ class SequentialLoop:
         with self.taps.listen(sink):
             self.outputs = host.prefill(self.model, self.ids, self.config, self.kwargs)
         self.state.begin()
-        self.clock.discard()
         self.kwargs = host.extend(self.model, self.outputs, self.kwargs, 1)
         kept = self._accept(self.outputs.logits[0, -1:], self.ids.new_empty(0))
         self.position += 1

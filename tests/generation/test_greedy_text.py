@@ -9,6 +9,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.options import DFlashOptions
+from dflash_hf.target.host import cache_key
 from tests.scripted import scripted
 from tests.tiny import CONFIGS, greedy, prompt, tiny_target
 
@@ -127,7 +128,7 @@ def test_generate_reuses_a_users_cache_over_turns(family, pattern):
     for way in ("plain", "drafted"):
         cache, ids, lengths, texts = DynamicCache(config=model.config), prompt(), [], []
         for turn in range(3):
-            options = {"max_new_tokens": 12, "do_sample": False, "past_key_values": cache}
+            options = {"max_new_tokens": 12, "do_sample": False, cache_key(model): cache}
             if way == "plain":
                 ids = type(model).generate(model, ids, **options)
             else:
@@ -146,7 +147,7 @@ def test_generate_leaves_a_users_cache_in_its_mode():
     model = attach(tiny_target("mistral"))
     text = greedy(model, prompt(), 40)
     cache = DynamicCache(config=model.config)
-    drafted(model, text, past_key_values=cache)
+    drafted(model, text, **{cache_key(model): cache})
     assert not any(getattr(layer, "record_past", False) for layer in cache.layers)
     assert max(layer.keys.shape[-2] for layer in cache.layers) <= 8
 

@@ -9,6 +9,7 @@ from transformers.generation.streamers import BaseStreamer
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.options import DFlashOptions
+from dflash_hf.target.host import cache_key
 from tests.scripted import scripted
 from tests.tiny import greedy, prompt, tiny_target
 
@@ -54,6 +55,8 @@ def test_on_round_reports_rounds_with_their_times_as_they_finish(model):
     rounds = last_trace().rounds
     assert [committed for committed, _ in seen] == [record.committed for record in rounds]
     assert all(elapsed > 0 for _, elapsed in seen)
+    assert seen == [(record.committed, record.round_ms) for record in rounds], "times are counted once"
+    assert last_trace().prefill_ms > 0
     for record in rounds:
         parts = record.drafter_ms + record.head_ms + record.target_ms
         assert 0 < parts <= record.round_ms
@@ -69,14 +72,14 @@ def test_an_interrupted_call_leaves_nothing_behind(model, stop_after):
     with pytest.raises(KeyboardInterrupt):
         model.generate(
             prompt(), max_new_tokens=30, do_sample=False, streamer=_Stream(stop_after), assistant=drafter,
-            past_key_values=cache,
+            **{cache_key(model): cache},
         )  # fmt: skip
     assert [len(layer._forward_hooks) for layer in model.model.layers] == hooks
     again = model.generate(prompt(), max_new_tokens=30, do_sample=False, assistant=drafter)
     assert torch.equal(again, text)
     written = cache.get_seq_length()
     resumed = model.generate(
-        text[:, : written + 1], max_new_tokens=5, do_sample=False, assistant=drafter, past_key_values=cache
+        text[:, : written + 1], max_new_tokens=5, do_sample=False, assistant=drafter, **{cache_key(model): cache}
     )
     assert torch.equal(resumed, text[:, : written + 6]), "the cache holds a prefix of the text"
 
@@ -97,7 +100,11 @@ def test_a_forward_cut_short_between_layers_is_undone(model):
     try:
         with pytest.raises(KeyboardInterrupt):
             model.generate(
-                prompt(), max_new_tokens=30, do_sample=False, assistant=scripted(model, text), past_key_values=cache
+                prompt(),
+                max_new_tokens=30,
+                do_sample=False,
+                assistant=scripted(model, text),
+                **{cache_key(model): cache},
             )
     finally:
         handle.remove()

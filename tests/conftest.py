@@ -1,0 +1,14 @@
+"""Settings every test runs under: one thread, no network, quiet libraries. Set before anything heavy is imported."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import torch
+
+torch.set_num_threads(1)
