@@ -61,7 +61,7 @@ def regenerate(
         encoded,
         folder,
         tapped,
-        eos_ids=ends if isinstance(ends, list) else [ends],
+        eos_ids=ends if isinstance(ends, list) else [] if ends is None else [ends],
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
         progress=lambda done, total: note(f"{done} of {total} batches"),

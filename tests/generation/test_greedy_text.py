@@ -45,6 +45,38 @@ def test_generate_equals_plain_on_every_family(family, pattern):
     assert last_trace().tokens == text[0, prompt().shape[1] :].tolist()
 
 
+def test_the_hosts_own_loop_with_our_engine_equals_plain_on_every_family(family):
+    model, text = family
+    drafter = scripted(model, text, PATTERNS["some"])
+    output = model.generate(
+        prompt(), max_new_tokens=40, do_sample=False, assistant_model=drafter, speculation_type="dflash"
+    )
+    assert torch.equal(output, text)
+    assert drafter.calls < 30, "it must have drafted"
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_target_and_drafter_may_differ_in_dtype(dtypes):
+    target = attach(tiny_target().to(dtypes[0]))
+    text = greedy(target, prompt(), 20)
+    drafter = scripted(target, text).to(dtypes[1])
+    output = target.generate(prompt(), max_new_tokens=20, do_sample=False, assistant=drafter)
+    assert drafter.calls < 6, "nearly all of it was accepted"
+    assert output.shape == text.shape
+    if dtypes[0] == torch.float32:
+        assert torch.equal(output, text)
+
+
+def test_generate_from_embeddings_equals_plain(llama):
+    model, _ = llama
+    embeds = model.get_input_embeddings()(prompt()).detach()
+    expected = type(model).generate(model, inputs_embeds=embeds, max_new_tokens=20, do_sample=False)
+    drafter = scripted(model, [*prompt()[0].tolist(), *expected[0].tolist()], PATTERNS["some"])
+    output = model.generate(inputs_embeds=embeds, max_new_tokens=20, do_sample=False, assistant=drafter)
+    assert torch.equal(output, expected)
+    assert drafter.calls < 18
+
+
 def test_generate_accepts_what_the_script_allows(family):
     model, text = family
     drafted(model, text, PATTERNS["all"])
