@@ -9,7 +9,9 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     PreTrainedModel,
@@ -32,6 +34,8 @@ SIZES = {
     "pad_token_id": 0,
     "tie_word_embeddings": False,
 }
+IDS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
+CONV = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
 MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 CONFIGS: dict[str, Callable[[], object]] = {
     "llama": lambda: LlamaConfig(**SIZES),
@@ -39,6 +43,8 @@ CONFIGS: dict[str, Callable[[], object]] = {
     "qwen3_moe": lambda: Qwen3MoeConfig(**SIZES, **MOE),
     "mistral": lambda: MistralConfig(**SIZES, sliding_window=8),
     "gemma3": lambda: Gemma3TextConfig(**SIZES, sliding_window=8),
+    "gpt2": lambda: GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=4, n_head=4, n_positions=128, **IDS),
+    "lfm2": lambda: Lfm2Config(**(SIZES | CONV)),
     "gpt_oss": lambda: GptOssConfig(**SIZES, sliding_window=8, num_local_experts=4, num_experts_per_tok=2),
 }
 

@@ -6,7 +6,10 @@ layers, MLA. A cache keeps its mode: what ``begin`` switches on, ``end`` switche
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
+
+from dflash_hf.errors import UnsupportedTargetError
 
 __all__ = ["CropState", "cannot_crop"]
 
@@ -32,7 +35,7 @@ class CropState:
     def __init__(self, cache: Any) -> None:
         self.cache = cache
         self._modes: list[tuple[Any, bool]] = []
-        self._before: list[int] | None = None  # tokens each layer held when the open round began
+        self._before: list[Any] | None = None  # how each layer stood when the open round began
         self._taken = 0
 
     @property
@@ -43,10 +46,15 @@ class CropState:
         """After the prefill: let sliding layers remember enough to go back. Not before, or a prefill is kept whole."""
         self._modes = [(layer, layer.record_past) for layer in self.cache.layers if hasattr(layer, "record_past")]
         self.cache.activate_past_recording()
+        if not getattr(self.cache, "is_croppable", True):  # some layers only know once they hold something
+            raise UnsupportedTargetError(
+                f"the target's cache ({type(self.cache).__name__}) cannot drop tokens after a verification; "
+                "call generate without the drafter."
+            )
 
     def take(self, rows: int) -> None:
         """The next forward will append ``rows`` tokens."""
-        self._before = [layer.get_seq_length() for layer in self.cache.layers]
+        self._before = [_standing(layer) for layer in self.cache.layers]
         self._taken = rows
 
     def keep(self, rows: int) -> None:
@@ -63,9 +71,22 @@ class CropState:
         """Leave the cache as plain decoding would: its own mode, and no rows of an unfinished round."""
         if self._before is not None:  # the forward was cut short, maybe between two layers
             for layer, before in zip(self.cache.layers, self._before, strict=True):
-                if (surplus := layer.get_seq_length() - before) > 0:
-                    layer.crop(-surplus)
+                _go_back(layer, before)
             self._before = None
         for layer, recorded in self._modes:
             layer.record_past = recorded
         self._modes = []
+
+
+def _standing(layer: Any) -> int | dict[str, Any]:
+    """Enough to go back by: a length, or for layers without one (short convolutions) the tensors they hold."""
+    if hasattr(layer, "get_seq_length"):
+        return int(layer.get_seq_length())
+    return {name: copy(value) if isinstance(value, dict | list) else value for name, value in vars(layer).items()}
+
+
+def _go_back(layer: Any, before: int | dict[str, Any]) -> None:
+    if isinstance(before, dict):
+        vars(layer).update(before)
+    elif (surplus := layer.get_seq_length() - before) > 0:
+        layer.crop(-surplus)

@@ -30,6 +30,10 @@ from dflash_hf.training.start import new_drafter
 __all__ = ["Trainer", "learning_rate_at"]
 
 STATE = "state.pt"
+# What a resumed run may change: none of it touches a weight.
+_FREE_TO_CHANGE = frozenset(
+    {"output", "target_name", "threads", "save_minutes", "evaluate_every", "evaluation_documents"}
+)
 
 
 def learning_rate_at(step: int, recipe: Recipe) -> float:
@@ -154,7 +158,8 @@ class Trainer:
         if not path.exists():
             return
         state = torch.load(path, weights_only=True)
-        if changed := [key for key, value in self.recipe.to_dict().items() if state["recipe"].get(key) != value]:
+        decisive = {key: value for key, value in self.recipe.to_dict().items() if key not in _FREE_TO_CHANGE}
+        if changed := [key for key, value in decisive.items() if state["recipe"].get(key) != value]:
             raise TrainingError(
                 f"{path} belongs to a run with other values for {', '.join(changed)}; "
                 "finish it with its own recipe, or choose another output folder"
