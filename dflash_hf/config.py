@@ -123,6 +123,8 @@ def _check(config: DFlashConfig) -> None:
             f"{config.num_attention_heads} attention heads do not divide into {config.num_key_value_heads} key/value "
             "heads"
         )
+    if not isinstance(config.mask_token_id, int):
+        problems.append(f"mask_token_id is {config.mask_token_id!r}; it is the id that fills a block's slots")
     if not config.target_layer_ids:
         problems.append("target_layer_ids is empty: a DFlash drafter reads at least one target layer")
     if config.embedding not in EMBEDDINGS:

@@ -3,7 +3,8 @@
 Counts, defined once (the prefill is not a round; its token is ``Trace.first_token``):
 
 * drafted: tokens proposed in a round; accepted: those of them the target kept;
-* bonus: the target's own token after the accepted ones; a round cut by EOS or a criterion has none;
+* bonus: the target's own token after the accepted ones; a round that ends the text on a drafted token has none;
+* cut: a round that ended the text (EOS, criterion, length), or had room for less than a block;
 * committed = accepted + bonus: what the round adds to the output;
 * a round of width 0 drafted nothing (plain decoding) and stays out of every acceptance figure;
 * acceptance length (tau) = committed tokens per drafting round, bonus included, the cut last round counted.
@@ -32,7 +33,8 @@ class RoundRecord:
 
     drafted: list[int]  # token ids proposed after the anchor
     accepted: int  # how many of them reached the output
-    bonus: int | None  # the target's own token, None when the round was cut
+    bonus: int | None  # the target's own token, None when the text ended on a drafted one
+    cut: bool = False  # the round ended the text, or the length left room for less than a block
     drafter_ms: float = 0.0  # injection and the drafter's forward
     head_ms: float = 0.0  # the target's LM head over the block
     target_ms: float = 0.0  # the target's forward
@@ -132,7 +134,7 @@ def merge_metrics(traces: Iterable[Trace]) -> dict[str, Any]:
     """
     rounds = [record for trace in traces for record in trace.rounds]
     drafting = [record for record in rounds if record.drafted]
-    uncut = [record for record in drafting if record.bonus is not None]
+    uncut = [record for record in drafting if not record.cut]
     steps, longest = len(drafting), max((len(record.drafted) for record in drafting), default=0)
     drafted = sum(len(record.drafted) for record in drafting)
     accepted = sum(record.accepted for record in drafting)

@@ -15,7 +15,7 @@ ROUNDS = [
     RoundRecord([5, 6, 7], accepted=3, bonus=8),
     RoundRecord([9, 9, 9], accepted=0, bonus=4),
     RoundRecord([], accepted=0, bonus=2),  # width 0: plain decoding
-    RoundRecord([3, 1], accepted=1, bonus=None),  # cut
+    RoundRecord([3, 1], accepted=1, bonus=None, cut=True),
 ]
 
 
@@ -49,6 +49,7 @@ rounds = st.lists(st.integers(0, 9), max_size=5).flatmap(
         drafted=st.just(drafted),
         accepted=st.integers(0, len(drafted)),
         bonus=st.one_of(st.none(), st.integers(0, 9)),
+        cut=st.booleans(),
         target_ms=st.floats(0, 1e4),
         target_p=st.one_of(st.none(), st.just([None] * len(drafted))),
     )

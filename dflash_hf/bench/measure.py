@@ -123,10 +123,10 @@ def _paired_runs(lanes: Mapping[str, Lane], case: Case, order: list[str], repeat
 
 def _run(lane: Lane, case: Case, name: str, result: PromptResult) -> None:
     inputs = dict(case.inputs)
-    _synchronise()
+    synchronise()
     began = perf_counter()
     sequence = lane.run(inputs)
-    _synchronise()
+    synchronise()
     took = perf_counter() - began
     tokens = sequence[0, result.prompt_tokens :].tolist()
     record = result.lanes.setdefault(name, LaneResult(tokens))
@@ -148,7 +148,8 @@ def _compare(result: PromptResult, baseline: str, case: Case, judge: Judge | Non
             record.near_tie = parts_at_near_tie(truth, record.tokens, verdict)
 
 
-def _synchronise() -> None:
+def synchronise() -> None:
+    """Wait for the accelerator, where there is one, so that a clock reads finished work."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
 

@@ -127,7 +127,7 @@ def _body(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
                 "attention_dropout",
             )
         },
-        "vocab_size": config.stored_vocab_size or config.vocab_size,
+        "vocab_size": config.stored_vocab_size,
         "layer_types": ["full_attention" if window is None else "sliding_attention" for window in config.layer_windows],
         "tie_word_embeddings": False,
         "dtype": name,

@@ -120,17 +120,12 @@ def compare(pair: Pair, inputs: Any, drafted_tokens: list[int], plain_tokens: li
 def _timed(run: Callable[[], Tensor], inputs: Any, sampling: Sampling) -> Answer:
     import torch
 
+    from dflash_hf.bench.measure import synchronise
+
     torch.manual_seed(sampling.seed)
-    _synchronise()
+    synchronise()
     began = perf_counter()
     sequence = run()
-    _synchronise()
+    synchronise()
     seconds = perf_counter() - began
     return Answer(sequence[0, inputs["input_ids"].shape[1] :].tolist(), seconds)
-
-
-def _synchronise() -> None:
-    import torch
-
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()

@@ -8,6 +8,8 @@ Shapes: J drafted tokens, K = J + 1 verified places, V vocabulary. Scores are fl
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,22 +23,27 @@ def pick(scores: Tensor, do_sample: bool) -> Tensor:
     return scores.argmax(dim=-1)
 
 
-def agreeing_prefix(draft: Tensor, picks: Tensor) -> Tensor:
-    """How many drafted tokens [J] equal the target's picks [K] before the first that does not: a 0-d tensor.
+def agreeing_prefix(draft: Sequence[int], picks: Sequence[int]) -> int:
+    """How many of the J drafted tokens equal the target's K picks before the first that does not.
 
-    >>> agreeing_prefix(torch.tensor([7, 8, 9]), torch.tensor([7, 8, 4, 5])).item()
+    >>> agreeing_prefix([7, 8, 9], [7, 8, 4, 5])
     2
     """
-    return (draft == picks[: len(draft)]).long().cumprod(dim=0).sum()
+    agreed = 0
+    for drafted, own in zip(draft, picks, strict=False):
+        if drafted != own:
+            break
+        agreed += 1
+    return agreed
 
 
-def cut_at_end_of_text(committed: Tensor, eos: Tensor | None) -> Tensor:
-    """``committed`` [m] up to and including its first end-of-text id.
+def cut_at_end_of_text(tokens: Sequence[int], ends: Collection[int]) -> list[int]:
+    """``tokens`` up to and including the first that is in ``ends``.
 
-    >>> cut_at_end_of_text(torch.tensor([4, 2, 5]), torch.tensor([2, 3])).tolist()
+    >>> cut_at_end_of_text([4, 2, 5], {2, 3})
     [4, 2]
     """
-    if eos is None:
-        return committed
-    ends = torch.isin(committed, eos.to(committed.device)).nonzero()
-    return committed if len(ends) == 0 else committed[: int(ends[0]) + 1]
+    for place, token in enumerate(tokens):
+        if token in ends:
+            return list(tokens[: place + 1])
+    return list(tokens)

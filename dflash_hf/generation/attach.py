@@ -1,53 +1,50 @@
 """``attach``: let ``model.generate`` take a DFlash drafter, without patching any class or module.
 
 ``attach`` sets two attributes on the *instance*: ``generate``, which recognises ``assistant=``, ``assistant_model=``
-or the attached default and otherwise calls the stock method unchanged; and ``_get_candidate_generator``, so that
-``speculation_type="dflash"`` runs transformers' own assisted loop with our drafting engine. ``detach`` removes both.
-The drafter is never a submodule: it is in no ``state_dict`` and in no saved file.
+or the attached default and hands every other call to what was there before; and ``_get_candidate_generator``, so that
+``speculation_type="dflash"`` runs transformers' own assisted loop with our drafting engine. ``detach`` puts back what
+was there. The drafter is never a submodule: it is in no ``state_dict`` and in no saved file.
 """
 
 from __future__ import annotations
 
-import copy
 import types
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import DFlashError, OptionsError, UnsupportedCallError
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
-from dflash_hf.generation.decode import generate as dflash_generate
-from dflash_hf.generation.record import remember
-from dflash_hf.generation.refusals import refusal
+from dflash_hf.generation.prepare import arguments_for_our_loop, check_hosts_loop, wants_hosts_loop
+from dflash_hf.generation.record import forget, remember
 from dflash_hf.options import DFlashOptions
-from dflash_hf.target import host
-from dflash_hf.target.pairing import check_pair
+from dflash_hf.target.host import explicit_draft_cap
+from dflash_hf.target.pairing import check_pair, pair_view
 from dflash_hf.target.view import model_name, public_name
 from dflash_hf.trace import Trace
 
-__all__ = ["attach", "detach"]
+__all__ = ["attach", "detach", "generate"]
 
 _STATE = "_dflash_attached"
 
 
 class _Attached:
-    """What an attached model remembers. Copies of the model share it; a pickled model comes back without it."""
+    """What an attached model remembers. A copy of the model starts afresh with the same drafter, a pickle with none."""
 
-    def __init__(self, drafter: DFlashDrafter | None) -> None:
+    def __init__(self, drafter: DFlashDrafter | None, before: dict[str, Any]) -> None:
         self.drafter = drafter
+        self.before = before  # instance attributes that attach has covered
         self.warned: set[str] = set()
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> _Attached:
-        return _Attached(self.drafter)
+        return _Attached(self.drafter, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_Attached, (None,))
+        return (_Attached, (None, {}))
 
 
 def attach(model: PreTrainedModel, drafter: DFlashDrafter | None = None) -> PreTrainedModel:
@@ -65,16 +62,23 @@ def attach(model: PreTrainedModel, drafter: DFlashDrafter | None = None) -> PreT
         if not isinstance(drafter, DFlashDrafter):
             raise OptionsError(f"attach takes a DFlashDrafter, got {type(drafter).__name__}")
         check_pair(model, drafter)
-    model.__dict__[_STATE] = _Attached(drafter)
-    model.__dict__["generate"] = types.MethodType(generate, model)
-    model.__dict__["_get_candidate_generator"] = types.MethodType(_get_candidate_generator, model)
+    detach(model)
+    ours = {
+        "generate": types.MethodType(generate, model),
+        "_get_candidate_generator": types.MethodType(_get_candidate_generator, model),
+    }
+    before = {name: model.__dict__[name] for name in ours if name in model.__dict__}
+    model.__dict__.update(ours, **{_STATE: _Attached(drafter, before)})
     return model
 
 
 def detach(model: PreTrainedModel) -> PreTrainedModel:
     """Undo :func:`attach`; a model that is not attached is left alone."""
-    for name in (_STATE, "generate", "_get_candidate_generator"):
-        model.__dict__.pop(name, None)
+    attached: _Attached | None = model.__dict__.pop(_STATE, None)
+    if attached is not None:
+        for name in ("generate", "_get_candidate_generator"):
+            model.__dict__.pop(name, None)
+        model.__dict__.update(attached.before)
     return model
 
 
@@ -83,7 +87,7 @@ def generate(
     inputs: Tensor | None = None,
     generation_config: GenerationConfig | None = None,
     *args: Any,
-    assistant: Any = None,
+    assistant: DFlashDrafter | None = None,
     assistant_model: Any = None,
     dflash: DFlashOptions | Mapping[str, Any] | None = None,
     **kwargs: Any,
@@ -93,124 +97,59 @@ def generate(
     Raises:
         DFlashError: an assistant was named and this call cannot be drafted; raised before any work.
     """
-    stock = type(self).generate
-    named = assistant if assistant is not None else assistant_model
+    forget()
+    attached: _Attached | None = self.__dict__.get(_STATE)
+    named = _named_drafter(assistant, assistant_model)
+    if assistant_model is not None and named is None:
+        kwargs["assistant_model"] = assistant_model
+    elsewhere = assistant_model is not None or kwargs.get("custom_generate") is not None
+    drafter = named or (attached.drafter if attached is not None and not elsewhere else None)
+    if drafter is None:
+        return _plain(self, attached)(inputs, generation_config, *args, **kwargs)
+    try:
+        if args:
+            raise UnsupportedCallError("a drafted call takes inputs and generation_config by place, all else by name")
+        _check_once(self, attached, drafter)
+        if wants_hosts_loop(self, generation_config, kwargs):
+            if attached is None:
+                raise UnsupportedCallError(
+                    'speculation_type="dflash" needs the model attached: dflash_hf.attach(model)'
+                )
+            check_hosts_loop(self, inputs, generation_config, dflash, kwargs)
+            prepared = {**kwargs, "generation_config": generation_config, "assistant_model": drafter}
+        else:
+            prepared = arguments_for_our_loop(self, drafter, inputs, generation_config, dflash, kwargs)
+    except DFlashError as error:
+        if named is not None or attached is None or isinstance(error, OptionsError):
+            raise
+        _say_once(self, attached, str(error))
+        return _plain(self, attached)(inputs, generation_config, *args, **kwargs)
+    return type(self).generate(self, inputs, **prepared)
+
+
+def _named_drafter(assistant: Any, assistant_model: Any) -> DFlashDrafter | None:
+    if assistant is not None and assistant_model is not None:
+        raise OptionsError("assistant= and assistant_model= are both given; name one assistant")
     if assistant is not None and not isinstance(assistant, DFlashDrafter):
         raise OptionsError(f"assistant= takes a DFlashDrafter, got {type(assistant).__name__}")
-    attached: _Attached | None = self.__dict__.get(_STATE)
-    default = attached.drafter if attached is not None else None
-    if isinstance(named, DFlashDrafter) and kwargs.get("speculation_type") == "dflash":
-        check_pair(self, named)
-        return stock(self, inputs, generation_config, *args, assistant_model=named, **kwargs)
-    if not isinstance(named, DFlashDrafter) and (named is not None or default is None or "custom_generate" in kwargs):
-        if named is not None:
-            kwargs["assistant_model"] = named
-        return stock(self, inputs, generation_config, *args, **kwargs)
-
-    kwargs.pop("speculation_type", None)
-    kwargs.pop("assistant_tokenizer", None)
-    drafter = named if isinstance(named, DFlashDrafter) else default
-    try:
-        prepared = _prepare(self, drafter, inputs, generation_config, args, dflash, kwargs)
-    except DFlashError as error:
-        if isinstance(named, DFlashDrafter) or isinstance(error, OptionsError):
-            raise
-        assert attached is not None
-        _say_once(self, attached, str(error))
-        return stock(self, inputs, generation_config, *args, **kwargs)
-    return stock(self, inputs, **prepared)
+    named = assistant if assistant is not None else assistant_model
+    return named if isinstance(named, DFlashDrafter) else None
 
 
-def _prepare(
-    model: PreTrainedModel,
-    drafter: DFlashDrafter | None,
-    inputs: Tensor | None,
-    config: GenerationConfig | None,
-    args: tuple[Any, ...],
-    dflash: DFlashOptions | Mapping[str, Any] | None,
-    kwargs: dict[str, Any],
-) -> dict[str, Any]:
-    """The arguments with which the host's ``generate`` runs our loop. Raises before any work."""
-    assert drafter is not None
-    if args:
-        raise UnsupportedCallError("a drafted call takes inputs and generation_config by place, all else by name")
-    if "custom_generate" in kwargs:
-        raise UnsupportedCallError("custom_generate and a DFlash drafter exclude each other; pass one of them")
-    check_pair(model, drafter)
-    call = dict(kwargs)
-    options = {key: value for key, value in call.items() if key not in _HOST_ARGUMENTS}
-    effective, forward = host.effective_config(model, config, options)
-    cache = host.cache_of(model, forward)
-    reason = refusal(effective, rows=_rows(inputs, forward), cache=cache, synced=bool(call.get("synced_gpus")))
-    if reason is not None:
-        raise UnsupportedCallError(f"{model_name(model)} with a DFlash drafter: {reason}.")
-    if effective.stop_strings is not None:
-        call, config = _stop_strings_as_criterion(model, call, config, effective.stop_strings)
-    call.pop("tokenizer", None)
-    merged = _merged_options(model, config, call, dflash, effective)
-    return {
-        **call,
-        "generation_config": config,
-        "custom_generate": dflash_generate,
-        "assistant": drafter,
-        "dflash": merged,
-        "dflash_streamer": call.get("streamer"),
-    }
+def _plain(model: PreTrainedModel, attached: _Attached | None) -> Any:
+    """``generate`` as this object had it before it was attached."""
+    covered = None if attached is None else attached.before.get("generate")
+    return covered or types.MethodType(type(model).generate, model)
 
 
-_HOST_ARGUMENTS = frozenset(
-    {
-        "logits_processor",
-        "stopping_criteria",
-        "prefix_allowed_tokens_fn",
-        "synced_gpus",
-        "streamer",
-        "negative_prompt_ids",
-        "negative_prompt_attention_mask",
-        "tokenizer",
-    }
-)  # what the host's generate takes by name and keeps out of the generation config
-
-
-def _rows(inputs: Tensor | None, forward: Mapping[str, Any]) -> int:
-    for tensor in (inputs, forward.get("input_ids"), forward.get("inputs_embeds")):
-        if tensor is not None:
-            return int(tensor.shape[0])
-    return 1
-
-
-def _stop_strings_as_criterion(
-    model: PreTrainedModel, call: dict[str, Any], config: GenerationConfig | None, stop_strings: Any
-) -> tuple[dict[str, Any], GenerationConfig | None]:
-    """Stop strings as a criterion of our own: the host drops the tokenizer on this path and would then raise."""
-    tokenizer = call.get("tokenizer")
-    if tokenizer is None:
-        raise UnsupportedCallError("stop_strings need the tokenizer: generate(..., tokenizer=tokenizer)")
-    criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)
-    call = {**call, "stopping_criteria": StoppingCriteriaList([*(call.get("stopping_criteria") or []), criterion])}
-    call.pop("stop_strings", None)
-    if config is not None:
-        config = copy.deepcopy(config)
-        config.stop_strings = None
-    if model.generation_config.stop_strings is not None:
-        call["stop_strings"] = None  # said explicitly, or the host would take the model's default again
-    return call, config
-
-
-def _merged_options(
-    model: PreTrainedModel,
-    config: GenerationConfig | None,
-    call: Mapping[str, Any],
-    dflash: DFlashOptions | Mapping[str, Any] | None,
-    effective: GenerationConfig,
-) -> DFlashOptions:
-    """The call's options, with an explicitly set ``num_assistant_tokens`` as a cap."""
-    options = DFlashOptions.of(dflash if dflash is not None else getattr(effective, "dflash", None))
-    sources = (call.get("num_assistant_tokens"), getattr(config, "num_assistant_tokens", None),
-               model.generation_config.num_assistant_tokens)  # fmt: skip
-    explicit = next((cap for cap in sources if cap is not None), None)
-    caps = [cap for cap in (options.max_draft_tokens, explicit) if cap is not None]
-    return replace(options, max_draft_tokens=min(caps)) if caps else options
+def _check_once(model: PreTrainedModel, attached: _Attached | None, drafter: DFlashDrafter) -> None:
+    """Refuse a pair that does not fit, every time; warn of a doubtful one the first time it is used."""
+    pair = f"pair {id(drafter)}"
+    if attached is None or attached.drafter is drafter or pair in attached.warned:
+        pair_view(model, drafter)
+    else:
+        check_pair(model, drafter)
+        attached.warned.add(pair)
 
 
 def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:
@@ -218,7 +157,7 @@ def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:
     remember(Trace(target=public_name(model_name(model)), loop="plain", fallback=reason))
     if reason not in attached.warned:
         attached.warned.add(reason)
-        warnings.warn(f"running without the attached drafter: {reason}", stacklevel=4)
+        warnings.warn(f"running without the attached drafter: {reason}", stacklevel=3)
 
 
 def _get_candidate_generator(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
@@ -227,4 +166,9 @@ def _get_candidate_generator(self: PreTrainedModel, *args: Any, **kwargs: Any) -
     if not isinstance(drafter, DFlashDrafter):
         return type(self)._get_candidate_generator(self, *args, **kwargs)
     config: GenerationConfig = kwargs["generation_config"]
-    return DFlashCandidateGenerator(drafter, check_pair(self, drafter), max_length=config.max_length)
+    return DFlashCandidateGenerator(
+        drafter,
+        pair_view(self, drafter),
+        max_length=config.max_length,
+        max_draft_tokens=explicit_draft_cap(config),
+    )

@@ -64,6 +64,10 @@ class DFlashCandidateGenerator(CandidateGenerator):
         with self._clock.phase("drafter"), torch.no_grad():
             drafter.inject(taps.to(drafter.device, drafter.dtype), position_ids.to(drafter.device), self.context)
 
+    def inject_run(self, taps: Tensor, first: int) -> None:
+        """:meth:`inject` for tokens that stand side by side from position ``first`` on."""
+        self.inject(taps, torch.arange(first, first + taps.shape[1], device=self.drafter.device)[None])
+
     @torch.no_grad()
     def propose(self, anchor: Tensor, position: int, count: int) -> Draft:
         """Propose ``count`` tokens after ``anchor`` [1, 1], which stands at ``position``."""
@@ -110,7 +114,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
         layers = self.drafter.config.target_layer_ids
         taps = torch.cat([hidden[layer + 1][:, :verified].to(hidden[-1].device) for layer in layers], dim=-1)
         last = length - 2  # the newest token the target has run; the one after it is the anchor
-        self.inject(taps, torch.arange(last + 1 - verified, last + 1)[None])
+        self.inject_run(taps, last + 1 - verified)
         room = self.most if self._max_length is None else min(self.most, self._max_length - length - 1)
         if room < 1:
             return input_ids, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,16 +22,15 @@ from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.generation.record import new_trace, remember
 from dflash_hf.generation.refusals import refusal
-from dflash_hf.generation.sequential import SequentialLoop
+from dflash_hf.generation.sequential import Call, SequentialLoop
 from dflash_hf.options import DFlashOptions
-from dflash_hf.target.host import cache_key, cache_of
-from dflash_hf.target.pairing import check_pair
+from dflash_hf.target.host import cache_key, cache_of, explicit_draft_cap
+from dflash_hf.target.pairing import pair_view
 from dflash_hf.target.state import CropState
 from dflash_hf.target.taps import TapRecorder
+from dflash_hf.target.view import TargetView
 
-__all__ = ["draft_cap", "generate"]
-
-HOST_DEFAULT_ASSISTANT_TOKENS = 20
+__all__ = ["generate"]
 
 
 @torch.no_grad()
@@ -50,7 +50,8 @@ def generate(
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs: as the host passes them.
         assistant: the drafter.
-        dflash: options, else the generation config's ``dflash`` entry.
+        dflash: options, else the generation config's ``dflash`` entry. ``num_assistant_tokens`` is a cap unless it is
+            the host's default of 20, which cannot be told from "not set" here.
         dflash_streamer: a streamer; the host keeps ``streamer`` for itself on this path.
 
     Returns:
@@ -64,32 +65,19 @@ def generate(
         raise UnsupportedCallError(
             f"custom_generate=dflash_hf.generate needs assistant=<DFlashDrafter>, got {type(assistant).__name__}"
         )
-    options = DFlashOptions.of(dflash if dflash is not None else getattr(generation_config, "dflash", None))
-    view = check_pair(model, assistant)
-    cache = cache_of(model, model_kwargs)
-    reason = refusal(generation_config, rows=input_ids.shape[0], cache=cache)
-    if reason is None and cache is None:
-        reason = "the model keeps no cache; drafting needs one"
+    view, cache = pair_view(model, assistant), cache_of(model, model_kwargs)
+    reason = refusal(generation_config, rows=input_ids.shape[0], cache=cache, keeps_cache=cache is not None)
     if reason is not None:
         raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
-
-    started, clock = time.perf_counter(), RoundClock(model.device)
-    trace = new_trace(view, assistant)
-    cap = draft_cap(options, generation_config)
-    engine = DFlashCandidateGenerator(assistant, view, max_draft_tokens=cap, clock=clock)
-    state = CropState(cache)
-    with TapRecorder(view, assistant.config.target_layer_ids) as taps:
-        loop = SequentialLoop(
-            model, engine, taps, state, logits_processor, stopping_criteria, generation_config,
-            options, trace, clock, dflash_streamer,
-        )  # fmt: skip
-        try:
-            sequences = loop.run(input_ids, model_kwargs)
-        finally:
-            state.end()
-            clock.write_to(trace)
-            trace.total_ms = 1e3 * (time.perf_counter() - started)
-            remember(trace)
+    options = _options(dflash, generation_config)
+    clock = RoundClock(model.device)
+    engine = DFlashCandidateGenerator(assistant, view, max_draft_tokens=options.max_draft_tokens, clock=clock)
+    taps, state = TapRecorder(view, assistant.config.target_layer_ids), CropState(cache)
+    call = Call(
+        model=model, engine=engine, taps=taps, state=state, processors=logits_processor, criteria=stopping_criteria,
+        config=generation_config, options=options, streamer=dflash_streamer, clock=clock,
+    )  # fmt: skip
+    sequences, loop = _run(call, view, input_ids, model_kwargs)
     if not generation_config.return_dict_in_generate:
         return sequences
     return GenerateDecoderOnlyOutput(
@@ -97,9 +85,21 @@ def generate(
     )
 
 
-def draft_cap(options: DFlashOptions, config: GenerationConfig) -> int | None:
-    """The tighter of ``max_draft_tokens`` and ``num_assistant_tokens``, whose host default means "not set"."""
-    caps = [options.max_draft_tokens]
-    if config.num_assistant_tokens != HOST_DEFAULT_ASSISTANT_TOKENS:
-        caps.append(config.num_assistant_tokens)
-    return min((cap for cap in caps if cap is not None), default=None)
+def _run(call: Call, view: TargetView, ids: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, SequentialLoop]:
+    """The loop between the things that must be undone, whatever happens."""
+    started, trace = time.perf_counter(), new_trace(view, call.engine.drafter)
+    loop = SequentialLoop(call, trace)
+    with call.taps:
+        try:
+            return loop.run(ids, kwargs), loop
+        finally:
+            call.state.end()
+            call.clock.write_to(trace)
+            trace.total_ms = 1e3 * (time.perf_counter() - started)
+            remember(trace)
+
+
+def _options(dflash: DFlashOptions | Mapping[str, Any] | None, config: GenerationConfig) -> DFlashOptions:
+    options = DFlashOptions.of(dflash if dflash is not None else getattr(config, "dflash", None))
+    caps = [cap for cap in (options.max_draft_tokens, explicit_draft_cap(config)) if cap is not None]
+    return replace(options, max_draft_tokens=min(caps)) if caps else options

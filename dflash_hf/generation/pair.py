@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import HubError
 from dflash_hf.generation.attach import attach
+from dflash_hf.generation.attach import generate as attached_generate
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.pairing import check_pair
 from dflash_hf.trace import Trace
@@ -22,6 +23,7 @@ def load_pair(
     drafter: str | PathLike[str] | DFlashDrafter,
     *,
     revision: str | None = None,
+    target_revision: str | None = None,
     dtype: Any = "auto",
     device_map: Any = None,
     attn_implementation: str | None = None,
@@ -35,7 +37,7 @@ def load_pair(
     Args:
         target: a Hub id, a folder, or a loaded model.
         drafter: a Hub id, a folder, or a loaded drafter; put on the target's device and in its dtype.
-        revision: of the drafter.
+        revision, target_revision: branch, tag or commit on the Hub of the drafter, and of the target.
         dtype, device_map, attn_implementation: of the target.
         local_files_only, token, cache_dir: for both.
         target_options: further arguments of ``AutoModelForCausalLM.from_pretrained``.
@@ -54,7 +56,7 @@ def load_pair(
         name = target
         try:
             target = AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype, device_map=device_map, **shared, **target_options
+                name, revision=target_revision or "main", dtype=dtype, device_map=device_map, **shared, **target_options
             )
         except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
             raise HubError(f"cannot load the target {name}: {str(error).strip().splitlines()[0]}") from error
@@ -77,9 +79,7 @@ class DFlashModel:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Drafted ``generate`` of the target; see :func:`dflash_hf.generation.attach.generate`."""
-        from dflash_hf.generation.attach import generate
-
-        return generate(self.target, *args, **{"assistant": self.drafter, **kwargs})
+        return attached_generate(self.target, *args, **{"assistant": self.drafter, **kwargs})
 
     @property
     def last_trace(self) -> Trace | None:

@@ -8,45 +8,37 @@
              emit      streamer, record, on_round
 
 Processors see committed tokens only, once each, in order. Where none of them and no criterion looks at anything but
-scores, ids and length, a round is one tensor operation ("vectorised"), else a walk ("stepwise").
+scores, ids and length, a round is one tensor operation and one copy to the host ("vectorised"), else a walk
+("stepwise").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from dflash_hf.drafter.head import Draft
 from dflash_hf.generation.accept import agreeing_prefix, cut_at_end_of_text, pick
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.generation.steps import end_of_text_ids, length_limit, needs_steps
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
+from dflash_hf.target.rows import RealRows
 from dflash_hf.target.state import CropState
 from dflash_hf.target.taps import TapRecorder
 from dflash_hf.trace import RoundRecord, Trace
 
-__all__ = ["Kept", "SequentialLoop"]
+__all__ = ["Call", "Kept", "SequentialLoop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What the target made of a draft."""
-
-    committed: Tensor  # [m] ids that join the sequence
-    accepted: int  # the first so many of them were drafted
-    scores: Tensor  # [m or more, V] processed, float32
-    target_p: list[float | None] | None = None  # of each drafted token, when asked
-
-
-@dataclass(slots=True)
-class SequentialLoop:
-    """One call of ``generate``. Create it, then :meth:`run` it once."""
+class Call:
+    """What one call of ``generate`` works with; nothing in here is replaced while it runs."""
 
     model: PreTrainedModel
     engine: DFlashCandidateGenerator
@@ -56,171 +48,166 @@ class SequentialLoop:
     criteria: Any  # StoppingCriteriaList
     config: GenerationConfig
     options: DFlashOptions
-    trace: Trace
+    streamer: Any
     clock: RoundClock
-    streamer: Any = None
-    ids: Tensor = field(init=False)  # [1, S] committed
-    kwargs: dict[str, Any] = field(init=False)  # the model's arguments, describing `ids`
-    outputs: Any = field(init=False, default=None)
-    position: int = field(init=False, default=0)  # of the anchor, the newest committed token
-    done: bool = field(init=False, default=False)
-    scores: tuple[Tensor, ...] | None = field(init=False, default=None)
-    logits: tuple[Tensor, ...] | None = field(init=False, default=None)
-    _accept: Callable[[Tensor, Tensor], Kept] = field(init=False)
-    _eos: Tensor | None = field(init=False)
-    _limit: int | None = field(init=False)
 
-    def __post_init__(self) -> None:
-        stepwise = needs_steps(self.processors, self.criteria)
-        self._accept = self._accept_stepwise if stepwise else self._accept_at_once
-        self._eos = end_of_text_ids(self.criteria)
-        self._limit = length_limit(self.criteria, self.config.max_length)
-        if self.config.return_dict_in_generate:
-            self.scores = () if self.config.output_scores else None
-            self.logits = () if self.config.output_logits else None
-        drawn = "sampled" if self.config.do_sample else "greedy"
-        self.trace.acceptance = f"{drawn}, {'stepwise' if stepwise else 'vectorised'}"
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the target made of a draft."""
+
+    tokens: list[int]  # committed: they join the sequence
+    accepted: int  # the first so many of them were drafted
+    scores: Tensor  # [m or more, V] processed, float32
+    target_p: list[float | None] | None = None  # of each drafted token, when asked
+
+
+class SequentialLoop:
+    """One drafted decoding. Create it, then :meth:`run` it once.
+
+    ``scores`` and ``logits`` are what ``return_dict_in_generate`` asks for, one [1, V] a token, or None.
+    """
+
+    def __init__(self, call: Call, trace: Trace) -> None:
+        self.call, self.trace = call, trace
+        config = call.config
+        self.stepwise = needs_steps(call.processors, call.criteria)
+        self.ends = end_of_text_ids(call.criteria)
+        self.limit = length_limit(call.criteria, config.max_length)
+        self.position = 0  # of the anchor, the newest committed token
+        self.done = False
+        self.outputs: Any = None
+        wanted = config.return_dict_in_generate
+        self.scores: tuple[Tensor, ...] | None = () if wanted and config.output_scores else None
+        self.logits: tuple[Tensor, ...] | None = () if wanted and config.output_logits else None
+        drawn = "sampled" if config.do_sample else "greedy"
+        trace.acceptance = f"{drawn}, {'stepwise' if self.stepwise else 'vectorised'}"
 
     def run(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        """Prompt [1, S] to prompt and continuation [1, S + n]."""
+        """Prompt [1, S] to prompt and continuation [1, S + n]. ``kwargs`` are the model's arguments for the prompt."""
+        call = self.call
         self.ids, self.kwargs = input_ids, kwargs
         self.trace.prompt_tokens = input_ids.shape[1]
-        with self.clock.phase("prefill"):
+        with call.clock.phase("prefill"):
             self._prefill()
-        self.clock.close(None)
+        call.clock.close(None)
         while not self.done:
-            with self.clock.phase("round"):
+            with call.clock.phase("round"):
                 record = self._round()
-            self.clock.close(record)
+            call.clock.close(record)
             self.trace.rounds.append(record)
-            if self.options.on_round is not None:
-                self.clock.write_to(self.trace)
-                self.options.on_round(record)
-        if self.streamer is not None:
-            self.streamer.end()
+            if call.options.on_round is not None:
+                call.clock.write_to(self.trace)
+                call.options.on_round(record)
+        if call.streamer is not None:
+            call.streamer.end()
         return self.ids
 
     def _prefill(self) -> None:
-        rows = _Rows(self.state.length, self.kwargs.get("attention_mask"))
+        call = self.call
+        rows = RealRows(call.state.length, self.kwargs.get("attention_mask"))
 
         def sink(taps: Tensor, positions: Tensor | None) -> None:
-            kept, places = rows.select(taps, positions)
-            self.position = int(places[0, -1]) if places.shape[1] else self.position
-            if self.engine.most:
-                self.engine.inject(kept, places)
+            real, places = rows.select(taps, positions)
+            if places.shape[1]:
+                self.position = int(places[0, -1]) + 1
+            if call.engine.most:
+                call.engine.inject(real, places)
 
-        with self.taps.listen(sink):
-            self.outputs = host.prefill(self.model, self.ids, self.config, self.kwargs)
-        self.state.begin()
-        self.kwargs = host.extend(self.model, self.outputs, self.kwargs, 1)
-        kept = self._accept(self.outputs.logits[0, -1:], self.ids.new_empty(0))
-        self.position += 1
-        self.trace.first_token = int(kept.committed[0])
-        self._emit(kept, self.outputs.logits[0, -1:])
+        with call.taps.listen(sink):
+            self.outputs = host.prefill(call.model, self.ids, call.config, self.kwargs)
+        call.state.begin()
+        self.kwargs = host.extend(call.model, self.outputs, self.kwargs, 1)
+        logits = self.outputs.logits[0, -1:]
+        kept = self._accept(logits, self.ids.new_empty(0))
+        self.trace.first_token = kept.tokens[0]
+        self._emit(kept, logits)
 
     def _round(self) -> RoundRecord:
-        count = self._room()
-        draft = self.engine.propose(self.ids[:, -1:], self.position, count) if count else None
+        call, count = self.call, self._room()
+        draft = call.engine.propose(self.ids[:, -1:], self.position, count) if count else None
         tokens = self.ids.new_empty(0) if draft is None else draft.tokens[0].to(self.ids.device)
         caught: list[Tensor] = []
-        self.state.take(count + 1)
-        with self.clock.phase("target"), self.taps.listen(lambda taps, _: caught.append(taps)):
+        call.state.take(count + 1)
+        with call.clock.phase("target"), call.taps.listen(lambda taps, _: caught.append(taps)):
             sequence = torch.cat([self.ids, tokens[None]], dim=1)
-            self.outputs = host.verify(self.model, sequence, count, self.outputs, self.kwargs)
+            self.outputs = host.verify(call.model, sequence, count, self.outputs, self.kwargs)
         logits = self.outputs.logits[0, -count - 1 :]
         kept = self._accept(logits, tokens)
-        rows = len(kept.committed)
-        self.state.keep(rows)
-        self.kwargs = host.extend(self.model, self.outputs, self.kwargs, rows)
-        if self.engine.most and not self.done:
-            places = torch.arange(self.position, self.position + rows)[None]
-            self.engine.inject(caught[0][:, :rows], places)
+        rows = len(kept.tokens)
+        call.state.keep(rows)
+        self.kwargs = host.extend(call.model, self.outputs, self.kwargs, rows)
+        if call.engine.most and not self.done:
+            call.engine.inject_run(caught[0][:, :rows], self.position)
         self.position += rows
         self._emit(kept, logits)
-        return self._record(tokens, kept, draft)
+        return self._record(kept, draft)
 
     def _room(self) -> int:
         """How many tokens this round drafts: the block, cut to what the length and the positions still allow."""
-        room = self.engine.most
-        if self._limit is not None:
-            room = min(room, self._limit - self.ids.shape[1] - 1)
-        if (positions := self.engine.view.position_limit) is not None:
+        room = self.call.engine.most
+        if self.limit is not None:
+            room = min(room, self.limit - self.ids.shape[1] - 1)
+        if (positions := self.call.engine.view.position_limit) is not None:
             room = min(room, positions - 1 - self.position)
         return max(room, 0)
 
+    def _accept(self, logits: Tensor, draft: Tensor) -> Kept:
+        """What of ``draft`` [J] stays by ``logits`` [K, V]. Moves ``ids``, ``scores`` and ``done``."""
+        copied = logits.to(device=self.ids.device, dtype=torch.float32, copy=True)  # processors may write into it
+        return (self._accept_stepwise if self.stepwise else self._accept_at_once)(copied, draft)
+
     def _accept_at_once(self, logits: Tensor, draft: Tensor) -> Kept:
-        """All places in one go: logits [K, V], draft [J]. Moves ``ids`` and ``done``."""
-        scores = self.processors(self.ids, self._float(logits))
-        picks = pick(scores, self.config.do_sample)
-        accepted = int(agreeing_prefix(draft, picks))
-        committed = cut_at_end_of_text(picks[: accepted + 1], self._eos)
-        self.ids = torch.cat([self.ids, committed[None]], dim=1)
-        self.done = bool(self.criteria(self.ids, self.scores).all())
+        scores = self.call.processors(self.ids, logits)
+        picks = pick(scores, self.call.config.do_sample)
+        both = torch.cat([draft, picks]).tolist()  # the round's one wait for the device
+        drafted, own = both[: len(draft)], both[len(draft) :]
+        accepted = agreeing_prefix(drafted, own)
+        tokens = cut_at_end_of_text(own[: accepted + 1], self.ends)
+        self.ids = torch.cat([self.ids, picks[None, : len(tokens)]], dim=1)
+        if self.scores is not None:
+            self.scores += tuple(scores[place, None] for place in range(len(tokens)))
+        self.done = tokens[-1] in self.ends or (self.limit is not None and self.ids.shape[1] >= self.limit)
         target_p: list[float | None] | None = None
-        if self.options.trace_probabilities:
+        if self.call.options.trace_probabilities:
             target_p = torch.softmax(scores, dim=-1)[: len(draft)].gather(1, draft[:, None]).flatten().tolist()
-        return Kept(committed, min(accepted, len(committed)), scores, target_p)
+        return Kept(tokens, min(accepted, len(tokens)), scores, target_p)
 
     def _accept_stepwise(self, logits: Tensor, draft: Tensor) -> Kept:
         """Place by place, as plain decoding would go, until the first disagreement or the end."""
-        rows, accepted, start = [], 0, self.ids.shape[1]
-        probabilities: list[float | None] = [None] * len(draft)
-        for place, row in enumerate(self._float(logits)):
-            scores = self.processors(self.ids, row[None])
+        call, drafted, tokens, rows = self.call, draft.tolist(), list[int](), list[Tensor]()
+        accepted = 0
+        probabilities: list[float | None] = [None] * len(drafted)
+        for place, row in enumerate(logits):
+            scores = call.processors(self.ids, row[None])
             rows.append(scores)
-            token = pick(scores, self.config.do_sample)
+            token = pick(scores, call.config.do_sample)
+            tokens.append(int(token))
             self.ids = torch.cat([self.ids, token[None]], dim=1)
             if self.scores is not None:
                 self.scores += (scores,)
-            if self.options.trace_probabilities and place < len(draft):
-                probabilities[place] = float(torch.softmax(scores[0], dim=-1)[draft[place]])
-            self.done = bool(self.criteria(self.ids, self.scores).all())
-            agrees = place < len(draft) and bool(token == draft[place])
+            if call.options.trace_probabilities and place < len(drafted):
+                probabilities[place] = float(torch.softmax(scores[0], dim=-1)[drafted[place]])
+            self.done = bool(call.criteria(self.ids, self.scores).all())
+            agrees = place < len(drafted) and tokens[-1] == drafted[place]
             accepted += agrees
             if self.done or not agrees:
                 break
-        target_p = probabilities if self.options.trace_probabilities else None
-        return Kept(self.ids[0, start:], accepted, torch.cat(rows), target_p)
-
-    def _float(self, logits: Tensor) -> Tensor:
-        """A float32 copy, as plain decoding makes one: processors may write into it."""
-        return logits.to(device=self.ids.device, dtype=torch.float32, copy=True)
+        return Kept(tokens, accepted, torch.cat(rows), probabilities if call.options.trace_probabilities else None)
 
     def _emit(self, kept: Kept, logits: Tensor) -> None:
-        count = len(kept.committed)
-        if self.scores is not None and self._accept == self._accept_at_once:
-            self.scores += tuple(kept.scores[place, None] for place in range(count))
         if self.logits is not None:
-            raw = self._float(logits)
-            self.logits += tuple(raw[place, None] for place in range(count))
-        if self.streamer is not None:
-            self.streamer.put(kept.committed.cpu())
+            raw = logits[: len(kept.tokens)].to(device=self.ids.device, dtype=torch.float32, copy=True)
+            self.logits += tuple(row[None] for row in raw)
+        if self.call.streamer is not None:
+            self.call.streamer.put(torch.tensor(kept.tokens))
 
-    def _record(self, tokens: Tensor, kept: Kept, draft: Any) -> RoundRecord:
-        bonus = int(kept.committed[-1]) if len(kept.committed) > kept.accepted else None
-        record = RoundRecord(tokens.tolist(), kept.accepted, bonus, target_p=kept.target_p)
-        if self.options.trace_probabilities and draft is not None:
-            q = torch.softmax(self.engine.logits_of(draft)[0], dim=-1)
+    def _record(self, kept: Kept, draft: Draft | None) -> RoundRecord:
+        drafted = [] if draft is None else draft.tokens[0].tolist()
+        bonus = kept.tokens[-1] if len(kept.tokens) > kept.accepted else None
+        cut = self.done or len(drafted) < self.call.engine.most
+        record = RoundRecord(drafted, kept.accepted, bonus, cut=cut, target_p=kept.target_p)
+        if self.call.options.trace_probabilities and draft is not None:
+            q = torch.softmax(self.call.engine.logits_of(draft)[0], dim=-1)
             record.draft_q = q.gather(1, draft.tokens[0][:, None]).flatten().tolist()
         return record
-
-
-class _Rows:
-    """Which rows of a prefill are real tokens, and where they stand: padding is not shown to the drafter."""
-
-    def __init__(self, start: int, mask: Tensor | None) -> None:
-        self._next, self._mask = start, mask
-
-    def select(self, taps: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Taps [1, C, ...] and the positions given to the target, to taps and positions [1, c] of real tokens."""
-        first, count = self._next, taps.shape[1]
-        self._next += count
-        if positions is None:
-            positions = torch.arange(first, first + count)[None]
-        while positions.dim() > 2:  # several axes (M-RoPE): the first is the text's
-            positions = positions[0]
-        positions = positions.reshape(1, -1).expand(1, count)
-        if self._mask is None:
-            return taps, positions
-        real = self._mask[0, first : first + count].bool()
-        return taps[:, real.to(taps.device)], positions[:, real.to(positions.device)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor
 from transformers.generation.logits_process import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -47,10 +45,11 @@ def needs_steps(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
     )
 
 
-def end_of_text_ids(criteria: Iterable[Any]) -> Tensor | None:
-    """All ids [n] that end the text by these criteria, or None."""
-    ids = [each.eos_token_id.flatten() for each in criteria if type(each) is EosTokenCriteria]
-    return torch.cat(ids) if ids else None
+def end_of_text_ids(criteria: Iterable[Any]) -> frozenset[int]:
+    """All ids that end the text by these criteria."""
+    return frozenset(
+        token for each in criteria if type(each) is EosTokenCriteria for token in each.eos_token_id.flatten().tolist()
+    )
 
 
 def length_limit(criteria: Iterable[Any], max_length: int | None) -> int | None:

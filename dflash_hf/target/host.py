@@ -14,7 +14,20 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-__all__ = ["cache_of", "decoding_mode", "effective_config", "eos_ids", "extend", "prefill", "verify"]
+__all__ = [
+    "cache_key",
+    "cache_of",
+    "decoding_mode",
+    "effective_config",
+    "explicit_draft_cap",
+    "extend",
+    "keeps_cache",
+    "prefill",
+    "synchronises",
+    "verify",
+]
+
+_DEFAULT_ASSISTANT_TOKENS = 20  # what num_assistant_tokens becomes when nobody sets it
 
 
 def cache_key(model: PreTrainedModel) -> str:
@@ -40,9 +53,29 @@ def decoding_mode(config: GenerationConfig) -> str:
     return str(config.get_generation_mode(None).value)
 
 
-def eos_ids(config: GenerationConfig) -> Tensor | None:
-    """End-of-text ids [n] as ``generate`` prepared them."""
-    return getattr(config, "_eos_token_tensor", None)
+def explicit_draft_cap(config: GenerationConfig) -> int | None:
+    """``num_assistant_tokens`` of a prepared config, unless it is the host's default."""
+    cap = config.num_assistant_tokens
+    return None if cap == _DEFAULT_ASSISTANT_TOKENS else cap
+
+
+def keeps_cache(model: PreTrainedModel) -> bool:
+    """Whether ``generate`` gives this model a cache that can be cropped: some bring their own kind, or none."""
+    takes = {"cache", "past_key_values"} & set(inspect.signature(model.forward).parameters)
+    return bool(takes) and bool(model._supports_default_dynamic_cache())
+
+
+def synchronises(model: PreTrainedModel, asked: bool | None) -> bool:
+    """Whether the host would keep devices in step: asked for, or on by itself under ZeRO-3 and FSDP."""
+    if asked is not None:
+        return asked
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not several or torch.distributed.get_world_size() < 2:
+        return False
+    from transformers.distributed.fsdp import is_fsdp_managed_module
+    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+
+    return bool(is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model))
 
 
 def prefill(model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, kwargs: dict[str, Any]) -> Any:

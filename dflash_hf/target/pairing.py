@@ -8,9 +8,9 @@ from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError
-from dflash_hf.target.view import TargetView, model_name, view_target
+from dflash_hf.target.view import TargetView, model_name, public_name, view_target
 
-__all__ = ["check_pair", "fill_token_ids"]
+__all__ = ["check_pair", "fill_token_ids", "pair_view"]
 
 
 def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
@@ -27,6 +27,14 @@ def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
         IncompatiblePairError: widths, layers, vocabulary or mask id do not fit. The message names both sides.
         UnsupportedTargetError: the target is of a kind this version does not draft for.
     """
+    view = pair_view(target, drafter)
+    for doubt in _doubts(view, drafter):
+        warnings.warn(f"{_name(drafter)} with {view.public_name}: {doubt}", stacklevel=3)
+    return view
+
+
+def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
+    """:func:`check_pair` without its warnings, for a pair that was looked at before."""
     view = view_target(target)
     if getattr(target, "_is_stateful", False):
         raise UnsupportedTargetError(
@@ -41,8 +49,6 @@ def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
             else "Load the target it was trained for (the card's base_model)."
         )
         raise IncompatiblePairError(f"{_name(drafter)} does not fit {view.name}: {'; '.join(problems)}. {advice}")
-    for doubt in _doubts(view, drafter):
-        warnings.warn(f"{_name(drafter)} with {view.name}: {doubt}", stacklevel=2)
     fill_token_ids(target, drafter)
     return view
 
@@ -64,6 +70,9 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
             f"it is {config.hidden_size} wide and uses the target's embedding and head, "
             f"which are {view.hidden_size} wide"
         )
+    embedded = getattr(view.embedding, "embedding_dim", view.hidden_size)
+    if embedded != config.hidden_size == view.hidden_size:
+        found.append(f"it needs embeddings {config.hidden_size} wide, the target's are {embedded} wide")
     if outside := sorted({i for i in config.target_layer_ids if not 0 <= i < view.num_layers}):
         found.append(
             f"it taps layer{'s' if len(outside) > 1 else ''} {', '.join(map(str, outside))}, "
@@ -80,18 +89,28 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
 
 def _doubts(view: TargetView, drafter: DFlashDrafter) -> list[str]:
     """What is legal but unlikely to be meant."""
-    config, text = drafter.config, view.text_config
+    config = drafter.config
     found = []
     if len(set(config.target_layer_ids)) < len(config.target_layer_ids):
         found.append(f"it taps a layer twice ({config.target_layer_ids})")
-    eos = getattr(text, "eos_token_id", None)
-    if config.mask_token_id in (eos if isinstance(eos, list) else [eos]):
-        found.append(f"its mask token {config.mask_token_id} is the target's end-of-text token")
+    for meaning, ids in _special_ids(view).items():
+        if config.mask_token_id in ids:
+            found.append(f"its mask token {config.mask_token_id} is the target's {meaning} token")
     stored = getattr(drafter.config, "stored_vocab_size", None)
     if stored is not None and stored > view.vocab_rows:
         found.append(f"it was trained with a vocabulary of {stored}, the target has {view.vocab_rows}")
     if config.target_name and _base(config.target_name) != _base(view.name):
         found.append(f"its card says it was trained for {config.target_name}; expect few accepted tokens otherwise")
+    return found
+
+
+def _special_ids(view: TargetView) -> dict[str, set[int]]:
+    """End-of-text and padding ids, from the model's config and its generation config."""
+    found: dict[str, set[int]] = {}
+    for meaning, key in (("end-of-text", "eos_token_id"), ("padding", "pad_token_id")):
+        values = [getattr(source, key, None) for source in (view.text_config, view.model.generation_config)]
+        flat = [token for value in values for token in (value if isinstance(value, list) else [value])]
+        found[meaning] = {token for token in flat if token is not None}
     return found
 
 
@@ -101,4 +120,4 @@ def _base(name: str) -> str:
 
 def _name(drafter: DFlashDrafter) -> str:
     name = model_name(drafter)
-    return "the drafter" if name == type(drafter).__name__ else f"drafter {name}"
+    return "the drafter" if name == type(drafter).__name__ else f"drafter {public_name(name)}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
+from transformers import StaticCache
+
 from dflash_hf.errors import UnsupportedTargetError
 
 __all__ = ["CropState", "cannot_crop"]
@@ -16,13 +18,15 @@ __all__ = ["CropState", "cannot_crop"]
 
 def cannot_crop(cache: Any) -> str | None:
     """Why this cache cannot go back after a verification, or None if it can."""
+    if isinstance(cache, StaticCache):
+        return "a static cache; this version drafts with the dynamic cache"
     if not hasattr(cache, "crop") or not hasattr(cache, "layers"):
         return f"a cache of type {type(cache).__name__}, which cannot drop tokens"
-    stuck = sorted({type(layer).__name__ for layer in cache.layers if not getattr(layer, "is_croppable", True)})
-    recording = hasattr(cache, "activate_past_recording")
-    if stuck and not recording:
-        return f"cache layers that cannot drop tokens: {', '.join(stuck)}"
-    return None
+    # A short convolution only knows once it holds something; `CropState.begin` asks again.
+    stuck = {
+        type(layer).__name__ for layer in cache.layers if not (layer.is_croppable or hasattr(layer, "conv_states"))
+    }
+    return f"cache layers that cannot drop tokens: {', '.join(sorted(stuck))}" if stuck else None
 
 
 class CropState:

@@ -77,15 +77,16 @@ class TapRecorder:
     def _listening(self) -> bool:
         return self._sink is not None and threading.get_ident() == self._owner
 
-    def _on_start(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-        if self._listening:
+    def _on_start(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any] | None = None) -> None:
+        # On another thread torch may find this hook gone half-way and call it without kwargs: it is deaf there anyway.
+        if self._listening and kwargs is not None:
             self._forget()
             self._positions = kwargs.get("position_ids")
 
     def _on_layer(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             if self._listening:
-                self._caught[index] = output[0] if isinstance(output, tuple) else output
+                self._caught[index] = _first(output)
 
         return hook
 
@@ -95,9 +96,15 @@ class TapRecorder:
         assert self._sink is not None
         last = self._view.num_layers - 1
         if last in self._layer_ids:
-            self._caught[last] = output[0] if isinstance(output, tuple) else output.last_hidden_state
+            self._caught[last] = _first(getattr(output, "last_hidden_state", output))
         device = self._caught[self._layer_ids[0]].device
         taps = torch.cat([self._caught[index].to(device) for index in self._layer_ids], dim=-1)
         positions = self._positions
         self._forget()
         self._sink(taps, positions)
+
+
+def _first(output: Any) -> Tensor:
+    """The hidden states of what a layer or stack returned: alone, or first of several."""
+    hidden: Tensor = output[0] if isinstance(output, tuple | list) else output
+    return hidden

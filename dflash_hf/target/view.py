@@ -55,7 +55,10 @@ class TargetView:
 
     @property
     def position_limit(self) -> int | None:
-        """Positions the target was made for, where its config says so."""
+        """How many positions the target has, where they are rows of a table; rotary positions have no end."""
+        tables = (child for child in self.decoder.children() if isinstance(child, nn.Embedding))
+        if all(table is self.embedding for table in tables):
+            return None
         return getattr(self.text_config, "max_position_embeddings", None)
 
     def embed(self, token_ids: Tensor, source: str = "target") -> Tensor:
