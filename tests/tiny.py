@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    DeepseekV3Config,
     Gemma3TextConfig,
     GPT2Config,
     GptOssConfig,
@@ -15,6 +17,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     PreTrainedModel,
+    Qwen2_5_VLConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -37,6 +40,17 @@ SIZES = {
 IDS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
 CONV = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
 MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+MLA = {
+    "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+}  # fmt: skip
+M_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
+VISION = {
+    "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 4, "out_hidden_size": 32,
+    "window_size": 16, "fullatt_block_indexes": [0],
+}  # fmt: skip
+NO_IMAGES = {f"{name}_id": VOCAB + n for n, name in enumerate(("image_token", "video_token", "vision_start_token"))}
 CONFIGS: dict[str, Callable[[], object]] = {
     "llama": lambda: LlamaConfig(**SIZES),
     "qwen3": lambda: Qwen3Config(**SIZES),
@@ -45,6 +59,8 @@ CONFIGS: dict[str, Callable[[], object]] = {
     "gemma3": lambda: Gemma3TextConfig(**SIZES, sliding_window=8),
     "gpt2": lambda: GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=4, n_head=4, n_positions=128, **IDS),
     "lfm2": lambda: Lfm2Config(**(SIZES | CONV)),
+    "deepseek_v3": lambda: DeepseekV3Config(**(SIZES | MLA)),
+    "qwen2_5_vl": lambda: Qwen2_5_VLConfig(text_config=SIZES | M_ROPE, vision_config=VISION, **NO_IMAGES),
     "gpt_oss": lambda: GptOssConfig(**SIZES, sliding_window=8, num_local_experts=4, num_experts_per_tok=2),
 }
 
@@ -52,7 +68,8 @@ CONFIGS: dict[str, Callable[[], object]] = {
 def tiny_target(kind: str = "llama", seed: int = 0) -> PreTrainedModel:
     """A model of four layers whose weights are spread enough that greedy text does not repeat one token."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[kind]()).eval().float()
+    auto = AutoModelForImageTextToText if "vl" in kind else AutoModelForCausalLM
+    model = auto.from_config(CONFIGS[kind]()).eval().float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() >= 2:
