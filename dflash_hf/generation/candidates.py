@@ -122,4 +122,4 @@ class DFlashCandidateGenerator(CandidateGenerator):
         return torch.cat([input_ids, draft.tokens.to(input_ids.device)], dim=1), None
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
-        """Nothing adapts yet: the width controller comes with its own issue."""
+        """The length of a draft does not adapt to what was accepted: nothing to update."""

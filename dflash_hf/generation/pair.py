@@ -64,7 +64,7 @@ def load_pair(
         drafter = DFlashDrafter.from_pretrained(
             drafter, revision=revision, dtype=target.dtype, device_map=str(target.device), **shared
         )
-    return attach(target, drafter), drafter.eval()
+    return attach(target, drafter), drafter
 
 
 class DFlashModel:
