@@ -103,6 +103,8 @@ class Trace:
             found = data.get("schema") if isinstance(data, dict) else type(data).__name__
             raise TraceError(f"not a trace this version reads: schema {found!r}, expected {SCHEMA!r}")
         body = {key: value for key, value in data.items() if key not in ("schema", "metrics")}
+        if unknown := sorted(set(body) - {item.name for item in fields(cls)}):
+            raise TraceError(f"the trace is damaged: it has no field {', '.join(unknown)}; known: {_names(cls)}")
         try:
             body["rounds"] = [RoundRecord(**record) for record in body.pop("rounds")]
             trace = cls(**body)

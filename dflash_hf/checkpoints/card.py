@@ -98,5 +98,5 @@ _HOST_SNIPPET = """from transformers import AutoModelForCausalLM, AutoTokenizer,
 
 tokenizer = AutoTokenizer.from_pretrained("{target}")
 model = AutoModelForCausalLM.from_pretrained("{target}")
-drafter = MuseGlimmerAssistantModel.from_pretrained("{drafter}")
+drafter = MuseGlimmerAssistantModel.from_pretrained("{drafter}", dtype=model.dtype)  # the two must agree
 """

@@ -21,18 +21,20 @@ from dflash_hf.errors import CheckpointError
 __all__ = ["write_checkpoint"]
 
 _WEIGHTS = "model.safetensors"
+_OURS = frozenset({"DFlashDraftModel", "MuseGlimmerAssistantModel"})
 
 
 def write_checkpoint(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], card: str | None) -> None:
     """Write config.json, model.safetensors and README.md into ``folder``, replacing a checkpoint that is there.
 
     Raises:
-        CheckpointError: ``folder`` is a file, or a weight is not in memory (offloaded).
+        CheckpointError: ``folder`` is a file or holds another model, or a weight is not in memory (offloaded).
     """
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; pass a folder to save into")
     if absent := [name for name, tensor in state.items() if tensor.device.type == "meta"]:
         raise CheckpointError(f"weights are not in memory ({', '.join(absent[:4])}, ...); move the drafter to a device")
+    _refuse_another_model(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights, config_file = _beside(folder / _WEIGHTS), folder / "config.json"
     try:
@@ -47,6 +49,15 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], state: Mapping[str
     if card is not None:
         _write_text(folder / "README.md", card)
     _write_text(config_file, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+
+def _refuse_another_model(folder: Path) -> None:
+    """A drafter may replace a drafter; a folder with any other model in it is not ours to write into."""
+    if not (folder / "config.json").is_file():
+        return
+    found = read_json(folder / "config.json").get("architectures") or ["a model without a name"]
+    if not any(name in _OURS for name in found):
+        raise CheckpointError(f"{folder} holds another model ({', '.join(map(str, found))}); pass another folder")
 
 
 def _remove_old_shards(folder: Path) -> None:

@@ -126,6 +126,8 @@ def _show(data: dict[str, Any], as_json: bool, pair: Pair) -> None:
         return
     machine = data["provenance"]["machine"]
     typer.echo(pair.describe())
-    typer.echo(f"{machine['accelerator'] or machine['cpu']}, {machine['threads']} threads")
+    typer.echo(
+        f"{machine['accelerator'] or machine['cpu']}, {machine['threads']} thread{'s' * (machine['threads'] != 1)}"
+    )
     for line in report_lines(data):
         typer.echo(line)

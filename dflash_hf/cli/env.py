@@ -41,7 +41,7 @@ def _embedded() -> dict[str, str]:
 
     found = {}
     try:
-        state = "dequantised" if embedded_target_is_ready() else "installed, not dequantised yet"
+        state = "ready" if embedded_target_is_ready() else "installed; made ready on first use"
         found["embedded target"] = f"{embedded_target_name()}: {state}"
     except DFlashError as error:
         found["embedded target"] = f"absent: {error}"

@@ -127,17 +127,25 @@ def _summarise(
     if figures["tau"] is None:
         typer.echo(f"{len(answer.tokens)} tokens, no round drafted anything")
     else:
+        rounds = figures["num_spec_steps"] + figures["num_plain_steps"]
+        typer.echo(f"{len(answer.tokens)} tokens: one by the prefill, the others in {_count(rounds, 'round')}")
         typer.echo(
-            f"{len(answer.tokens)} tokens in {figures['num_spec_steps']} rounds: tau {figures['tau']:.2f} "
-            f"(tokens committed per round, bonus included), {figures['draft_acceptance_rate']:.0%} of drafted tokens "
-            f"accepted; {marks.legend}"
+            f"tau {figures['tau']:.2f} tokens a round, the target's own included; "
+            f"{figures['draft_acceptance_rate']:.0%} of drafted tokens accepted"
+            + (f" ({marks.legend})" if figures["num_accepted_draft_tokens"] else "")
         )
     typer.echo(f"drafted: {_speed(answer)}" + (f"   plain: {_speed(other)}" if other else ""))
     if outcome is not None and other is not None:
         ratio = answer.tokens_per_second / other.tokens_per_second
         typer.echo(f"{ratio:.2f}x plain in this one run; {outcome.line}")
+        if ratio < 1 and pair.model.device.type == "cpu":
+            typer.echo("on a CPU a pass over a block costs far more than a pass over a token: see Limits in the README")
     elif other is not None:
         typer.echo(f"sampled at temperature {sampling.temperature:g}: two draws, so their texts are not compared")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _speed(answer: Answer) -> str:

@@ -24,8 +24,11 @@ class Marks:
         """Text of drafted tokens that the target kept. Every span closes its own style, so a cut run leaves none."""
         if not text:
             return ""
-        shown = printable(text)
-        return typer.style(shown, fg=typer.colors.GREEN, underline=True) if self.styled else f"[{shown}]"
+        core = text.strip() or text  # white space around a word is not marked; alone it is all there is to mark
+        before, after = text.split(core, 1)
+        shown = printable(core)
+        marked = typer.style(shown, fg=typer.colors.GREEN, underline=True) if self.styled else f"[{shown}]"
+        return printable(before) + marked + printable(after)
 
     def own(self, text: str) -> str:
         """Text of the target's own tokens: unmarked."""

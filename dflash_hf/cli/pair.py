@@ -48,7 +48,6 @@ def load(options: PairOptions) -> Pair:
     if options.target is not None and options.drafter is None:
         raise typer.BadParameter("--target needs --drafter: the embedded drafter only drafts for the embedded target")
     from dflash_hf.pretrained.smollm2 import (
-        EMBEDDED,
         embedded_drafter_folder,
         embedded_target_folder,
         embedded_target_is_ready,
@@ -58,7 +57,7 @@ def load(options: PairOptions) -> Pair:
     drafter = options.drafter or embedded_drafter_folder()
     names = {
         "target": options.target or embedded_target_name(),
-        "drafter": options.drafter or f"the embedded drafter for {EMBEDDED}",
+        "drafter": options.drafter or "the embedded drafter",
     }
     _import_transformers()
     if options.target is None and not embedded_target_is_ready():

@@ -58,10 +58,12 @@ def attach(model: PreTrainedModel, drafter: DFlashDrafter | None = None) -> PreT
     Raises:
         IncompatiblePairError, UnsupportedTargetError: the drafter does not fit the model.
     """
+    if drafter is not None and not isinstance(drafter, DFlashDrafter):
+        raise OptionsError(f"attach takes a DFlashDrafter, got {type(drafter).__name__}")
     if drafter is not None:
-        if not isinstance(drafter, DFlashDrafter):
-            raise OptionsError(f"attach takes a DFlashDrafter, got {type(drafter).__name__}")
         check_pair(model, drafter)
+    elif not isinstance(model, PreTrainedModel):
+        raise OptionsError(f"attach takes a loaded transformers model, got {type(model).__name__}")
     detach(model)
     ours = {
         "generate": types.MethodType(generate, model),

@@ -8,11 +8,12 @@ from typing import Any
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import HubError
+from dflash_hf.errors import HubError, OptionsError
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.attach import generate as attached_generate
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.pairing import check_pair
+from dflash_hf.target.view import model_name
 from dflash_hf.trace import Trace
 
 __all__ = ["DFlashModel", "load_pair"]
@@ -36,7 +37,7 @@ def load_pair(
 
     Args:
         target: a Hub id, a folder, or a loaded model.
-        drafter: a Hub id, a folder, or a loaded drafter; put on the target's device and in its dtype.
+        drafter: a Hub id, a folder, or a loaded drafter. One that is loaded here gets the target's device and dtype.
         revision, target_revision: branch, tag or commit on the Hub of the drafter, and of the target.
         dtype, device_map, attn_implementation: of the target.
         local_files_only, token, cache_dir: for both.
@@ -47,24 +48,42 @@ def load_pair(
 
     Raises:
         HubError: the Hub, or a folder, did not deliver one of them.
+        OptionsError: the target cannot be loaded with this dtype, device_map or attn_implementation.
         CheckpointError, IncompatiblePairError: the drafter cannot be read, or does not fit.
     """
     shared = {"local_files_only": local_files_only, "token": token, "cache_dir": cache_dir}
+    # The drafter first: it is small, and a mistake in it is found at once.
+    loaded = (
+        drafter
+        if isinstance(drafter, DFlashDrafter)
+        else DFlashDrafter.from_pretrained(drafter, revision=revision, **shared)
+    )
     if not isinstance(target, PreTrainedModel):
         if attn_implementation is not None:
             target_options["attn_implementation"] = attn_implementation
-        name = target
-        try:
-            target = AutoModelForCausalLM.from_pretrained(
-                name, revision=target_revision or "main", dtype=dtype, device_map=device_map, **shared, **target_options
-            )
-        except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
-            raise HubError(f"cannot load the target {name}: {str(error).strip().splitlines()[0]}") from error
-    if not isinstance(drafter, DFlashDrafter):
-        drafter = DFlashDrafter.from_pretrained(
-            drafter, revision=revision, dtype=target.dtype, device_map=str(target.device), **shared
-        )
-    return attach(target, drafter), drafter
+        target_options |= {"revision": target_revision or "main", "dtype": dtype, "device_map": device_map, **shared}
+        target = _load_target(target, target_options)
+    if loaded is not drafter:
+        loaded = loaded.to(target.device, target.dtype)
+    return attach(target, loaded), loaded
+
+
+def _load_target(name: str | PathLike[str], options: dict[str, Any]) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **options)
+    except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
+        if str(name).startswith(("/", ".", "~")):
+            raise HubError(f"cannot load the target {name}: no folder with a config.json there") from error
+        raise HubError(f"cannot load the target {name}: {_first_line(error)}") from error
+    except (ValueError, ImportError, AttributeError, AssertionError) as error:
+        said = {key: options.get(key) for key in ("dtype", "device_map", "attn_implementation")}
+        settings = ", ".join(f"{key}={value}" for key, value in said.items() if value is not None)
+        raise OptionsError(f"cannot load the target {name} with {settings}: {_first_line(error)}") from error
+    return model
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 class DFlashModel:
@@ -84,6 +103,9 @@ class DFlashModel:
     @property
     def last_trace(self) -> Trace | None:
         return last_trace()
+
+    def __repr__(self) -> str:
+        return f"DFlashModel({model_name(self.target)}, {model_name(self.drafter)})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.target(*args, **kwargs)

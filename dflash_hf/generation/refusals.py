@@ -47,7 +47,8 @@ def refusal(
         return f"decoding mode {mode} (num_beams={config.num_beams}); only greedy decoding and sampling are drafted"
     sequences = config.num_return_sequences or 1
     if rows * sequences > 1:
-        return f"{rows} rows with num_return_sequences={sequences}; this version drafts for one row at a time"
+        several = f"num_return_sequences={sequences}" if rows == 1 else f"{rows} rows"
+        return f"{several}; this version drafts for one row at a time"
     if config.use_cache is False:
         return "use_cache=False; drafting needs the target's cache"
     if not keeps_cache:

@@ -99,6 +99,11 @@ def view_target(model: PreTrainedModel) -> TargetView:
         UnsupportedTargetError: no decoder stack with a list of layers, no embedding or no head: not a causal LM
             whose layers can be tapped.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedTargetError(
+            f"the target must be a loaded transformers model, got {type(model).__name__} ({model!r}); "
+            "load it with AutoModelForCausalLM.from_pretrained."
+        )
     name = model_name(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedTargetError(
