@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from dflash_hf.generation.attach import attach
@@ -62,8 +62,6 @@ def test_any_mix_of_options_gives_the_plain_text(kind, mix, length, padding, new
     model, options = target(kind), {**written(mix), "max_new_tokens": new}
     ids = torch.cat([torch.zeros(1, padding, dtype=torch.long), prompt(length, seed=length)], dim=1)
     mask = torch.cat([torch.zeros(1, padding, dtype=torch.long), torch.ones(1, length, dtype=torch.long)], dim=1)
-    if kind == "qwen2_5_vl":
-        options.pop("guidance_scale", None)  # the host's own guidance fails on M-RoPE positions (transformers 5.24)
     if "guidance_scale" in options:
         ids, mask, cached, padding = ids[:, padding:], mask[:, padding:], False, 0
 
@@ -74,7 +72,10 @@ def test_any_mix_of_options_gives_the_plain_text(kind, mix, length, padding, new
         outputs = {"return_dict_in_generate": True, "output_scores": True}
         return model.generate(ids, attention_mask=mask, **outputs, **options, **extra)
 
-    plain = run()
+    try:
+        plain = run()
+    except RuntimeError:  # plain generate itself cannot: guidance, and on 5.18 padding in chunks, with M-RoPE
+        reject()
     script = plain.sequences[0, padding:].tolist()
     drafter = scripted(model, script, lambda place: place in wrong, block_size=block, target_layer_ids=taps)
     ours = run(assistant=drafter, dflash={"max_draft_tokens": cap})
