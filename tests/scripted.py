@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from dflash_hf.config import DFlashConfig
+from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.model import DFlashDrafter
 
 
@@ -33,37 +34,55 @@ def tiny_config(target: PreTrainedModel, **changes: object) -> DFlashConfig:
     return DFlashConfig(**{**values, **changes})
 
 
+class ScriptedContext(GrowingContext):
+    """Knows which script belongs to it: rows are decoded one after another, each with a context of its own."""
+
+    script: list[int]
+
+
 class ScriptedDrafter(DFlashDrafter):
     """Runs the real network, so that injection and shapes are exercised, then answers by script."""
 
     head: Tensor
-    script: list[int]
+    scripts: list[list[int]]
     spoil: Callable[[int], bool]
     calls: int
+    contexts: int
+
+    def new_context(self) -> ScriptedContext:
+        context = ScriptedContext(self.config.layer_windows)
+        context.script = self.scripts[self.contexts % len(self.scripts)]
+        self.contexts += 1
+        return context
 
     def forward(self, noise_embeds, context_hidden_states=None, attention_mask=None, position_ids=None, cache=None):
         super().forward(noise_embeds, context_hidden_states, attention_mask, position_ids, cache)
         self.calls += 1
         anchor = int(position_ids[0, -noise_embeds.shape[1]])
-        ids = [self._token(anchor + slot) for slot in range(noise_embeds.shape[1])]
+        ids = [self._token(cache.script, anchor + slot) for slot in range(noise_embeds.shape[1])]
         rows = self.head[ids]
         return BaseModelOutput(last_hidden_state=30 * (rows / rows.norm(dim=-1, keepdim=True))[None])
 
-    def _token(self, place: int) -> int:
-        token = self.script[place] if place < len(self.script) else 0
+    def _token(self, script: list[int], place: int) -> int:
+        token = script[place] if place < len(script) else 0
         return (token + 1) % len(self.head) if self.spoil(place) else token
 
 
 def scripted(
     target: PreTrainedModel,
-    script: Tensor | Sequence[int],
+    script: Tensor | Sequence[int] | Sequence[Tensor],
     spoil: Callable[[int], bool] = lambda place: False,
     **changes,
 ) -> ScriptedDrafter:
-    """A drafter for ``target`` that proposes ``script`` (prompt included), wrong where ``spoil(place)``."""
+    """A drafter for ``target`` that proposes ``script`` (prompt included), wrong where ``spoil(place)``.
+
+    With several rows, ``script`` is a list of one tensor a row, in the order in which rows are decoded.
+    """
     torch.manual_seed(1)
     drafter = ScriptedDrafter(tiny_config(target, **changes)).to(target.dtype).eval()
     drafter.head = target.get_output_embeddings().weight.detach()
-    drafter.script = list(script.flatten().tolist() if isinstance(script, Tensor) else script)
-    drafter.spoil, drafter.calls = spoil, 0
+    several = not isinstance(script, Tensor) and len(script) > 0 and isinstance(script[0], Tensor)
+    rows = script if several else [script]
+    drafter.scripts = [row.flatten().tolist() if isinstance(row, Tensor) else list(row) for row in rows]
+    drafter.spoil, drafter.calls, drafter.contexts = spoil, 0, 0
     return drafter
