@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from dflash_hf.errors import OptionsError
 from dflash_hf.trace import RoundRecord
 
 __all__ = ["DFlashOptions"]
+
+_PROPOSALS = ("argmax", "sampled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,10 @@ class DFlashOptions:
     Args:
         max_draft_tokens: most tokens drafted in a round; ``None`` means all the drafter's block offers. 0 is plain
             decoding through the same loop. ``num_assistant_tokens`` of ``generate``, when set, is the same cap.
+        proposals: what is proposed when sampling. ``"argmax"``: the likeliest token of each slot, kept with the
+            probability the target gives it. ``"sampled"``: drawn from the drafter and kept by the ratio rule. Both
+            leave the target's distribution exact; the first keeps more, as a block's slots do not know of each
+            other's draws.
         trace_probabilities: also record the target's and the drafter's probability of every drafted token. Costs a
             softmax over the vocabulary per drafted token.
         on_round: called with each finished ``RoundRecord``, after its tokens were streamed.
@@ -28,6 +34,7 @@ class DFlashOptions:
     """
 
     max_draft_tokens: int | None = None
+    proposals: Literal["argmax", "sampled"] = "argmax"
     trace_probabilities: bool = False
     on_round: Callable[[RoundRecord], None] | None = None
 
@@ -35,6 +42,8 @@ class DFlashOptions:
         cap = self.max_draft_tokens
         if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 0):
             raise OptionsError(f"max_draft_tokens must be a whole number of at least 0 or None, got {cap!r}")
+        if self.proposals not in _PROPOSALS:
+            raise OptionsError(f"proposals must be one of {', '.join(_PROPOSALS)}, got {self.proposals!r}")
         if self.on_round is not None and not callable(self.on_round):
             raise OptionsError(f"on_round must be callable, got {self.on_round!r}")
 

@@ -41,6 +41,7 @@ class RoundRecord:
     round_ms: float = 0.0  # the whole round, commit included
     target_p: list[float | None] | None = None  # the target's probability of each drafted token, when asked
     draft_q: list[float] | None = None  # the drafter's own
+    row: int = 0  # of the batch, which is decoded row after row
 
     @property
     def tokens(self) -> list[int]:
@@ -59,7 +60,10 @@ class RoundRecord:
 
 @dataclass(slots=True)
 class Trace:
-    """One call of ``generate``. ``fallback`` says why nothing was drafted, when nothing was."""
+    """One call of ``generate``. ``fallback`` says why nothing was drafted, when nothing was.
+
+    With several rows, ``rows`` has a trace of each, in order, and only ``total_ms`` is of the whole call.
+    """
 
     prompt_tokens: int = 0
     first_token: int | None = None
@@ -75,6 +79,7 @@ class Trace:
     device: str = ""
     attn_implementation: str = ""
     fallback: str | None = None
+    rows: list[Trace] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
@@ -84,7 +89,7 @@ class Trace:
 
     def metrics(self) -> dict[str, Any]:
         """Totals of this call; see :func:`merge_metrics`."""
-        return merge_metrics([self])
+        return merge_metrics([self, *self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self), "metrics": self.metrics()}
@@ -106,12 +111,16 @@ class Trace:
         if unknown := sorted(set(body) - {item.name for item in fields(cls)}):
             raise TraceError(f"the trace is damaged: it has no field {', '.join(unknown)}; known: {_names(cls)}")
         try:
-            body["rounds"] = [RoundRecord(**record) for record in body.pop("rounds")]
-            trace = cls(**body)
+            trace = cls._of_fields(body)
             trace.metrics()
         except (KeyError, TypeError, AttributeError) as error:
             raise TraceError(f"the trace is damaged: {error}; known fields: {_names(cls)}") from error
         return trace
+
+    @classmethod
+    def _of_fields(cls, body: dict[str, Any]) -> Trace:
+        rounds = [RoundRecord(**record) for record in body["rounds"]]
+        return cls(**{**body, "rounds": rounds, "rows": [cls._of_fields(row) for row in body.get("rows", [])]})
 
     @classmethod
     def from_json(cls, path: str | Path) -> Trace:

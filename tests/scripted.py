@@ -46,6 +46,7 @@ class ScriptedDrafter(DFlashDrafter):
     head: Tensor
     scripts: list[list[int]]
     spoil: Callable[[int], bool]
+    sharpness: float = 30.0  # how sure it is of its script; low values give every token a chance
     calls: int
     contexts: int
 
@@ -61,7 +62,7 @@ class ScriptedDrafter(DFlashDrafter):
         anchor = int(position_ids[0, -noise_embeds.shape[1]])
         ids = [self._token(cache.script, anchor + slot) for slot in range(noise_embeds.shape[1])]
         rows = self.head[ids]
-        return BaseModelOutput(last_hidden_state=30 * (rows / rows.norm(dim=-1, keepdim=True))[None])
+        return BaseModelOutput(last_hidden_state=self.sharpness * (rows / rows.norm(dim=-1, keepdim=True))[None])
 
     def _token(self, script: list[int], place: int) -> int:
         token = script[place] if place < len(script) else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -17,6 +18,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen3Config,
     Qwen3MoeConfig,
@@ -78,6 +80,14 @@ def tiny_target(kind: str = "llama", seed: int = 0) -> PreTrainedModel:
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     return model
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer with one character per id from 2 on: enough for stop strings, streamers and pipelines."""
+    vocabulary = {"<pad>": 0, "<bos>": 1, **{chr(31 + number): number for number in range(2, VOCAB)}}
+    characters = Tokenizer(models.BPE(vocabulary, merges=[]))
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", bos_token="<bos>")
 
 
 def prompt(length: int = 7, seed: int = 3) -> Tensor:

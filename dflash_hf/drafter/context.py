@@ -88,6 +88,21 @@ class GrowingContext:
     def inject(self, layer: int, keys: Tensor, values: Tensor) -> None:
         self._layers[layer].append(keys, values)
 
+    def settle(self) -> None:
+        """After an interruption: forget rows that did not reach every layer."""
+        whole = min(part.length for part in self._parts())
+        for part in self._parts():
+            part.drop(part.length - whole)
+
+    def crop(self, rows: int) -> None:
+        """Forget the newest ``rows`` rows, or all there are."""
+        rows = min(rows, self.length)
+        for part in self._parts():
+            part.drop(rows)
+
+    def _parts(self) -> list[_PositionBuffer | _LayerBuffer]:
+        return [self._positions, *self._layers]
+
     def with_block(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return self._layers[layer].view_with(keys, values)
 
@@ -108,11 +123,17 @@ class _PositionBuffer:
         self._parts.append(positions)
 
     def last(self, count: int) -> Tensor | None:
-        if not self._parts:
-            return None
+        return self._whole()[:, self.length - count :] if self._parts else None
+
+    def drop(self, rows: int) -> None:
+        if rows:
+            self.length -= rows
+            self._parts = [self._whole()[:, : self.length]] if self.length else []
+
+    def _whole(self) -> Tensor:
         if len(self._parts) > 1:
             self._parts = [torch.cat(self._parts, dim=1)]
-        return self._parts[0][:, self.length - count :]
+        return self._parts[0]
 
 
 class _LayerBuffer:
@@ -123,6 +144,7 @@ class _LayerBuffer:
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self.held = 0
+        self.length = 0  # rows ever taken and not dropped: more than are held, where a window let some go
 
     @property
     def visible(self) -> int:
@@ -131,6 +153,11 @@ class _LayerBuffer:
     def append(self, keys: Tensor, values: Tensor) -> None:
         self._write(keys, values)
         self.held += keys.shape[2]
+        self.length += keys.shape[2]
+
+    def drop(self, rows: int) -> None:
+        self.length -= rows
+        self.held = max(self.held - rows, 0)
 
     def view_with(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self._write(keys, values)

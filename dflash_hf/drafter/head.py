@@ -1,7 +1,8 @@
 """From hidden states of a block to proposals: the parallel head of DFlash v1.
 
 Slots are independent, so the proposal is the argmax of each: a point mass. At temperature > 0 that is exact with
-"accept x with p(x)", and drawing each slot on its own would only make the block incoherent.
+"accept x with p(x)", and keeps more than drawing: slots drawn each on its own make an incoherent block. Drawing is
+offered beside it, with the ratio rule (``generation.accept``).
 Shapes: B rows, K slots, J drafted tokens (at most K - 1), D width, V vocabulary.
 """
 
@@ -13,15 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Draft", "draft_logits", "propose_parallel"]
+__all__ = ["Draft", "draft_logits", "draw", "draw_parallel", "propose_parallel"]
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposals of one round."""
+    """Proposals of one round. ``q`` is None for point masses: what was proposed was not drawn."""
 
     tokens: Tensor  # [B, J] ids, in order after the anchor
     logits: Tensor  # [B, J, V] of the drafter, before multiplier and soft cap
+    q: Tensor | None = None  # [B, J, V] float32, the probabilities that the tokens were drawn from
 
 
 def propose_parallel(
@@ -32,6 +34,17 @@ def propose_parallel(
     """Slots 1..J through the head, each its argmax. Multiplier and soft cap are monotone and left for later."""
     logits = project(hidden_states[:, 1 : 1 + count])
     return Draft(tokens=logits.argmax(dim=-1), logits=logits)
+
+
+def draw_parallel(draft: Draft, scores: Tensor) -> Draft:
+    """The same slots, each drawn on its own from its softmax; ``scores`` [J, V] are the drafter's, warped."""
+    q = torch.softmax(scores.float(), dim=-1)
+    return Draft(tokens=draw(q)[None], logits=draft.logits, q=q[None])
+
+
+def draw(probabilities: Tensor) -> Tensor:
+    """One token [n] from each row of ``probabilities`` [n, V]; rows need not be normalised."""
+    return torch.multinomial(probabilities, num_samples=1).squeeze(-1)
 
 
 def draft_logits(logits: Tensor, multiplier: float, softcap: float | None) -> Tensor:

@@ -19,15 +19,17 @@ from transformers import GenerationConfig, PreTrainedModel
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import DFlashError, OptionsError, UnsupportedCallError
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
+from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.prepare import arguments_for_our_loop, check_hosts_loop, wants_hosts_loop
 from dflash_hf.generation.record import forget, remember
+from dflash_hf.generation.refusals import RowsRefusedError
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target.host import explicit_draft_cap
 from dflash_hf.target.pairing import check_pair, pair_view
 from dflash_hf.target.view import model_name, public_name
 from dflash_hf.trace import Trace
 
-__all__ = ["attach", "detach", "generate"]
+__all__ = ["attach", "detach", "generate", "generate_with_memory"]
 
 _STATE = "_dflash_attached"
 
@@ -39,6 +41,7 @@ class _Attached:
         self.drafter = drafter
         self.before = before  # instance attributes that attach has covered
         self.warned: set[str] = set()
+        self.memory = ContextMemory()
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> _Attached:
         return _Attached(self.drafter, {})
@@ -99,34 +102,72 @@ def generate(
     Raises:
         DFlashError: an assistant was named and this call cannot be drafted; raised before any work.
     """
-    forget()
     attached: _Attached | None = self.__dict__.get(_STATE)
+    memory = None if attached is None else attached.memory
+    return generate_with_memory(
+        self, memory, inputs, generation_config, *args,
+        assistant=assistant, assistant_model=assistant_model, dflash=dflash, **kwargs,
+    )  # fmt: skip
+
+
+def generate_with_memory(
+    model: PreTrainedModel,
+    memory: ContextMemory | None,
+    inputs: Tensor | None = None,
+    generation_config: GenerationConfig | None = None,
+    *args: Any,
+    assistant: DFlashDrafter | None = None,
+    assistant_model: Any = None,
+    dflash: DFlashOptions | Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """:func:`generate` of ``model``; ``memory`` keeps drafter contexts between turns of a conversation."""
+    forget()
+    attached: _Attached | None = model.__dict__.get(_STATE)
     named = _named_drafter(assistant, assistant_model)
     if assistant_model is not None and named is None:
         kwargs["assistant_model"] = assistant_model
     elsewhere = assistant_model is not None or kwargs.get("custom_generate") is not None
     drafter = named or (attached.drafter if attached is not None and not elsewhere else None)
     if drafter is None:
-        return _plain(self, attached)(inputs, generation_config, *args, **kwargs)
+        return _plain(model, attached)(inputs, generation_config, *args, **kwargs)
+
+    def undrafted(reason: DFlashError) -> Any:
+        if named is not None or attached is None or isinstance(reason, OptionsError):
+            raise reason
+        _say_once(model, attached, str(reason))
+        return _plain(model, attached)(inputs, generation_config, *args, **kwargs)
+
     try:
         if args:
             raise UnsupportedCallError("a drafted call takes inputs and generation_config by place, all else by name")
-        _check_once(self, attached, drafter)
-        if wants_hosts_loop(self, generation_config, kwargs):
-            if attached is None:
-                raise UnsupportedCallError(
-                    'speculation_type="dflash" needs the model attached: dflash_hf.attach(model)'
-                )
-            check_hosts_loop(self, inputs, generation_config, dflash, kwargs)
-            prepared = {**kwargs, "generation_config": generation_config, "assistant_model": drafter}
-        else:
-            prepared = arguments_for_our_loop(self, drafter, inputs, generation_config, dflash, kwargs)
+        prepared = _prepared(model, attached, drafter, memory, inputs, generation_config, dflash, kwargs)
     except DFlashError as error:
-        if named is not None or attached is None or isinstance(error, OptionsError):
-            raise
-        _say_once(self, attached, str(error))
-        return _plain(self, attached)(inputs, generation_config, *args, **kwargs)
-    return type(self).generate(self, inputs, **prepared)
+        return undrafted(error)
+    try:
+        return type(model).generate(model, inputs, **prepared)
+    except RowsRefusedError as error:  # known only once the host has made its processors; nothing has run yet
+        return undrafted(error)
+
+
+def _prepared(
+    model: PreTrainedModel,
+    attached: _Attached | None,
+    drafter: DFlashDrafter,
+    memory: ContextMemory | None,
+    inputs: Tensor | None,
+    config: GenerationConfig | None,
+    dflash: DFlashOptions | Mapping[str, Any] | None,
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments for the host's ``generate``, by whichever loop this call asks for."""
+    _check_once(model, attached, drafter)
+    if not wants_hosts_loop(model, config, kwargs):
+        return arguments_for_our_loop(model, drafter, inputs, config, dflash, kwargs, memory)
+    if attached is None:
+        raise UnsupportedCallError('speculation_type="dflash" needs the model attached: dflash_hf.attach(model)')
+    check_hosts_loop(model, inputs, config, dflash, kwargs)
+    return {**kwargs, "generation_config": config, "assistant_model": drafter}
 
 
 def _named_drafter(assistant: Any, assistant_model: Any) -> DFlashDrafter | None:
@@ -159,7 +200,7 @@ def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:
     remember(Trace(target=public_name(model_name(model)), loop="plain", fallback=reason))
     if reason not in attached.warned:
         attached.warned.add(reason)
-        warnings.warn(f"running without the attached drafter: {reason}", stacklevel=3)
+        warnings.warn(f"running without the attached drafter: {reason}", stacklevel=5)
 
 
 def _get_candidate_generator(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:

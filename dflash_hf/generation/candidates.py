@@ -9,13 +9,15 @@ Shapes: B = 1 row, C context tokens, K slots, J drafted tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.generation.candidate_generator import CandidateGenerator
 
-from dflash_hf.drafter.head import Draft, draft_logits, propose_parallel
+from dflash_hf.drafter.context import GrowingContext
+from dflash_hf.drafter.head import Draft, draft_logits, draw_parallel, propose_parallel
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.target.view import TargetView
@@ -24,7 +26,7 @@ __all__ = ["DFlashCandidateGenerator"]
 
 
 class DFlashCandidateGenerator(CandidateGenerator):
-    """Drafts for one call of ``generate``; holds that call's drafter context and nothing else.
+    """Drafts for one row of one call of ``generate``; holds that row's drafter context and nothing else.
 
     Args:
         drafter: the network; used in its own dtype and on its own device, tensors are moved at the borders.
@@ -32,6 +34,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
         max_length: total length of the sequence, prompt included; the host's door needs it.
         max_draft_tokens: cap on J, or None.
         clock: where to note the time of the drafter and of the head.
+        context: what the drafter knows of the conversation already; new by default.
     """
 
     requires_model_outputs = True
@@ -45,10 +48,11 @@ class DFlashCandidateGenerator(CandidateGenerator):
         max_length: int | None = None,
         max_draft_tokens: int | None = None,
         clock: RoundClock | None = None,
+        context: GrowingContext | None = None,
     ) -> None:
         config = drafter.config
         self.drafter, self.view = drafter, view
-        self.context = drafter.new_context()
+        self.context = context if context is not None else drafter.new_context()
         self.block_size: int = config.block_size
         self.most = config.block_size - 1 if max_draft_tokens is None else min(max_draft_tokens, config.block_size - 1)
         self._max_length = max_length
@@ -69,8 +73,14 @@ class DFlashCandidateGenerator(CandidateGenerator):
         self.inject(taps, torch.arange(first, first + taps.shape[1], device=self.drafter.device)[None])
 
     @torch.no_grad()
-    def propose(self, anchor: Tensor, position: int, count: int) -> Draft:
-        """Propose ``count`` tokens after ``anchor`` [1, 1], which stands at ``position``."""
+    def propose(
+        self, anchor: Tensor, position: int, count: int, warp: Callable[[Tensor], Tensor] | None = None
+    ) -> Draft:
+        """Propose ``count`` tokens after ``anchor`` [1, 1], which stands at ``position``.
+
+        With ``warp`` they are drawn, from the softmax of what it makes of the drafter's float32 logits [J, V]; else
+        each is its slot's argmax.
+        """
         drafter, config = self.drafter, self.drafter.config
         slots = count + 1 if self._shortens else self.block_size
         with self._clock.phase("drafter"):
@@ -80,7 +90,8 @@ class DFlashCandidateGenerator(CandidateGenerator):
             embeds = embeds.to(drafter.device, drafter.dtype)
             hidden = drafter(embeds, position_ids=positions, cache=self.context).last_hidden_state
         with self._clock.phase("head"):
-            return propose_parallel(hidden, self.view.project, count)
+            draft = propose_parallel(hidden, self.view.project, count)
+            return draft if warp is None else draw_parallel(draft, warp(self.logits_of(draft)[0]))
 
     def logits_of(self, draft: Draft) -> Tensor:
         """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied."""

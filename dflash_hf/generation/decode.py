@@ -7,28 +7,33 @@ assistant=drafter)``. The host then drops ``streamer``, ``tokenizer`` and ``stop
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.clock import RoundClock
+from dflash_hf.generation.memory import ContextMemory, Turn
+from dflash_hf.generation.outputs import DFlashOutput, join_rows
+from dflash_hf.generation.per_row import processors_for_row
 from dflash_hf.generation.record import new_trace, remember
-from dflash_hf.generation.refusals import refusal
+from dflash_hf.generation.refusals import RowsRefusedError, refusal, refusal_of_rows
+from dflash_hf.generation.rows import level, row_of_arguments
 from dflash_hf.generation.sequential import Call, SequentialLoop
 from dflash_hf.options import DFlashOptions
-from dflash_hf.target.host import cache_key, cache_of, explicit_draft_cap
+from dflash_hf.target import host
+from dflash_hf.target.cache_rows import split_cache
 from dflash_hf.target.pairing import pair_view
 from dflash_hf.target.state import CropState
 from dflash_hf.target.taps import TapRecorder
-from dflash_hf.target.view import TargetView
+from dflash_hf.trace import Trace
 
 __all__ = ["generate"]
 
@@ -43,8 +48,10 @@ def generate(
     assistant: DFlashDrafter | None = None,
     dflash: DFlashOptions | Mapping[str, Any] | None = None,
     dflash_streamer: Any = None,
+    dflash_memory: ContextMemory | None = None,
+    dflash_seen: bool = True,
     **model_kwargs: Any,
-) -> Tensor | GenerateDecoderOnlyOutput:
+) -> Tensor | DFlashOutput:
     """Decode with a drafter from what the host's ``generate`` has prepared.
 
     Args:
@@ -53,9 +60,11 @@ def generate(
         dflash: options, else the generation config's ``dflash`` entry. ``num_assistant_tokens`` is a cap unless it is
             the host's default of 20, which cannot be told from "not set" here.
         dflash_streamer: a streamer; the host keeps ``streamer`` for itself on this path.
+        dflash_memory: contexts of earlier turns, and where those of this one go.
+        dflash_seen: whether the cache outlives the call: it is the user's own, or returned.
 
     Returns:
-        Token ids [1, S + n], or the host's output object when ``return_dict_in_generate`` is set.
+        Token ids [B, S + n], or the host's output object with a ``trace`` when ``return_dict_in_generate`` is set.
 
     Raises:
         UnsupportedCallError: the call asks for something this version does not draft.
@@ -65,41 +74,78 @@ def generate(
         raise UnsupportedCallError(
             f"custom_generate=dflash_hf.generate needs assistant=<DFlashDrafter>, got {type(assistant).__name__}"
         )
-    view, cache = pair_view(model, assistant), cache_of(model, model_kwargs)
-    reason = refusal(generation_config, rows=input_ids.shape[0], cache=cache, keeps_cache=cache is not None)
+    view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
+    reason = refusal(generation_config, cache=cache, keeps_cache=cache is not None)
     if reason is not None:
         raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
-    options = _options(dflash, generation_config)
-    clock = RoundClock(model.device)
-    engine = DFlashCandidateGenerator(assistant, view, max_draft_tokens=options.max_draft_tokens, clock=clock)
-    taps, state = TapRecorder(view, assistant.config.target_layer_ids), CropState(cache)
-    call = Call(
-        model=model, engine=engine, taps=taps, state=state, processors=logits_processor, criteria=stopping_criteria,
-        config=generation_config, options=options, streamer=dflash_streamer, clock=clock,
-    )  # fmt: skip
-    sequences, loop = _run(call, view, input_ids, model_kwargs)
-    if not generation_config.return_dict_in_generate:
-        return sequences
-    return GenerateDecoderOnlyOutput(
-        sequences=sequences, scores=loop.scores, logits=loop.logits, **{cache_key(model): cache}
+    if rows > 1 and (reason := refusal_of_rows(logits_processor, stopping_criteria, model_kwargs, cache)):
+        raise RowsRefusedError(f"{view.name} with a DFlash drafter: {reason}.")
+    turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows)
+    caches = [cache] if rows == 1 else split_cache(cache, rows)
+    taps = TapRecorder(view, assistant.config.target_layer_ids)
+    options, forward = _options(dflash, generation_config), host.forward_of(model, generation_config, model_kwargs)
+    loops, key = [], host.cache_key(model)
+    for row, own in enumerate(caches):
+        clock = RoundClock(model.device)
+        engine = DFlashCandidateGenerator(
+            assistant, view, max_draft_tokens=options.max_draft_tokens, clock=clock, context=turn.contexts[row]
+        )
+        call = Call(
+            model=model, forward=forward, engine=engine, taps=taps, state=CropState(own, view.layer_types),
+            processors=processors_for_row(logits_processor, row, rows), criteria=stopping_criteria,
+            config=generation_config, options=options, streamer=dflash_streamer, clock=clock,
+            keep_context=turn.kept, row=row,
+        )  # fmt: skip
+        loops.append(SequentialLoop(call, new_trace(view, assistant)))
+    with _undone(loops, turn, taps, new_trace(view, assistant)) as trace:
+        for row, loop in enumerate(loops):
+            kwargs = model_kwargs if rows == 1 else {**row_of_arguments(model_kwargs, row), key: caches[row]}
+            loop.run(input_ids[row : row + 1], kwargs)
+        sequences = loops[0].ids
+        if rows > 1:
+            sequences = level(loops, host.padding(generation_config, stopping_criteria), seen=dflash_seen, cache=cache)
+    return _answer(loops, sequences, {key: cache}, trace) if generation_config.return_dict_in_generate else sequences
+
+
+@contextmanager
+def _undone(loops: Sequence[SequentialLoop], turn: Turn, taps: TapRecorder, whole: Trace) -> Iterator[Trace]:
+    """The call between the things that must be undone, whatever happens; gives its trace, ``whole`` for many rows."""
+    started = time.perf_counter()
+    trace = loops[0].trace if len(loops) == 1 else whole
+    trace.rows = [] if len(loops) == 1 else [loop.trace for loop in loops]
+    finished = False
+    try:
+        with taps:
+            yield trace
+        finished = True
+    finally:
+        for loop in loops:
+            loop.call.state.end()
+            loop.call.clock.write_to(loop.trace)
+        turn.end(finished)
+        trace.total_ms = 1e3 * (time.perf_counter() - started)
+        remember(trace)
+
+
+def _answer(loops: Sequence[SequentialLoop], sequences: Tensor, cache: dict[str, Any], trace: Trace) -> DFlashOutput:
+    """The host's output object: one entry a token, over all rows."""
+
+    def over_rows(parts: list[Any]) -> Any:
+        return parts[0] if len(parts) == 1 else join_rows(parts)
+
+    output = DFlashOutput(
+        sequences=sequences,
+        scores=over_rows([loop.acceptance.scores for loop in loops]),
+        logits=over_rows([loop.acceptance.logits for loop in loops]),
+        attentions=over_rows([loop.returned.attentions for loop in loops]),
+        hidden_states=over_rows([loop.returned.hidden_states for loop in loops]),
+        **cache,
     )
-
-
-def _run(call: Call, view: TargetView, ids: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, SequentialLoop]:
-    """The loop between the things that must be undone, whatever happens."""
-    started, trace = time.perf_counter(), new_trace(view, call.engine.drafter)
-    loop = SequentialLoop(call, trace)
-    with call.taps:
-        try:
-            return loop.run(ids, kwargs), loop
-        finally:
-            call.state.end()
-            call.clock.write_to(trace)
-            trace.total_ms = 1e3 * (time.perf_counter() - started)
-            remember(trace)
+    output.trace = trace
+    return output
 
 
 def _options(dflash: DFlashOptions | Mapping[str, Any] | None, config: GenerationConfig) -> DFlashOptions:
     options = DFlashOptions.of(dflash if dflash is not None else getattr(config, "dflash", None))
-    caps = [cap for cap in (options.max_draft_tokens, explicit_draft_cap(config)) if cap is not None]
+    caps = [cap for cap in (options.max_draft_tokens, host.explicit_draft_cap(config)) if cap is not None]
     return replace(options, max_draft_tokens=min(caps)) if caps else options

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import HubError, OptionsError
-from dflash_hf.generation.attach import attach
-from dflash_hf.generation.attach import generate as attached_generate
+from dflash_hf.generation.attach import attach, generate_with_memory
+from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.view import model_name
@@ -95,10 +95,11 @@ class DFlashModel:
     def __init__(self, target: PreTrainedModel, drafter: DFlashDrafter) -> None:
         check_pair(target, drafter)
         self.target, self.drafter = target, drafter
+        self._memory = ContextMemory()
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Drafted ``generate`` of the target; see :func:`dflash_hf.generation.attach.generate`."""
-        return attached_generate(self.target, *args, **{"assistant": self.drafter, **kwargs})
+        return generate_with_memory(self.target, self._memory, *args, **{"assistant": self.drafter, **kwargs})
 
     @property
     def last_trace(self) -> Trace | None:
@@ -111,6 +112,6 @@ class DFlashModel:
         return self.target(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("target", "drafter"):
+        if name in ("target", "drafter", "_memory"):
             raise AttributeError(name)
         return getattr(self.target, name)

@@ -14,6 +14,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList, Stop
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import OptionsError, UnsupportedCallError
 from dflash_hf.generation.decode import generate as dflash_generate
+from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.refusals import refusal, refusal_in_the_hosts_loop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
@@ -45,8 +46,11 @@ def arguments_for_our_loop(
     config: GenerationConfig | None,
     dflash: DFlashOptions | Mapping[str, Any] | None,
     call: dict[str, Any],
+    memory: ContextMemory | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for the host's ``generate``, which then calls ours.
+
+    ``memory`` is for calls whose cache outlives them: a user's own, or one that is returned.
 
     Raises:
         UnsupportedCallError: the call asks for something that is not drafted.
@@ -56,13 +60,16 @@ def arguments_for_our_loop(
         raise UnsupportedCallError("custom_generate and a DFlash drafter exclude each other; pass one of them")
     effective, forward = _effective(model, config, call)
     options = _options(model, config, call, dflash, effective)
+    cache, rows = host.cache_of(model, forward), _rows(inputs, forward) * (effective.num_return_sequences or 1)
     reason = refusal(
         effective,
-        rows=_rows(inputs, forward),
-        cache=host.cache_of(model, forward),
+        cache=cache,
         keeps_cache=host.keeps_cache(model),
         synced=host.synchronises(model, call.get("synced_gpus")),
+        static=host.static_cannot(model),
     )
+    if rows > 1 and call.get("streamer") is not None:
+        reason = reason or f"a streamer and {rows} rows, which are decoded one after another; give one row a call"
     if reason is not None:
         raise UnsupportedCallError(f"{model_name(model)} with a DFlash drafter: {reason}.")
     call = {key: value for key, value in call.items() if key not in _OURS}
@@ -77,6 +84,8 @@ def arguments_for_our_loop(
         "assistant": drafter,
         "dflash": options,
         "dflash_streamer": streamer,
+        "dflash_memory": memory,
+        "dflash_seen": cache is not None or bool(effective.return_dict_in_generate),
     }
 
 
@@ -104,9 +113,11 @@ def check_hosts_loop(
     effective, forward = _effective(model, config, call)
     reason = "it takes no dflash= options" if dflash is not None else None
     reason = reason or refusal_in_the_hosts_loop(effective, call, cache=host.cache_of(model, forward))
+    rows = _rows(inputs, forward) * (effective.num_return_sequences or 1)
+    if rows > 1:
+        reason = reason or f"{rows} rows"
     reason = reason or refusal(
         effective,
-        rows=_rows(inputs, forward),
         keeps_cache=host.keeps_cache(model),
         synced=host.synchronises(model, call.get("synced_gpus")),
     )
@@ -139,8 +150,10 @@ def _stop_strings_as_criterion(
     tokenizer = call.get("tokenizer")
     if tokenizer is None:
         raise UnsupportedCallError("stop_strings need the tokenizer: generate(..., tokenizer=tokenizer)")
-    criterion = StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)
-    call = {**call, "stopping_criteria": StoppingCriteriaList([*(call.get("stopping_criteria") or []), criterion])}
+    criteria = list(call.get("stopping_criteria") or [])
+    if not any(type(each) is StopStringCriteria for each in criteria):  # the host, too, lets the user's own stand alone
+        criteria.append(StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings))
+    call = {**call, "stopping_criteria": StoppingCriteriaList(criteria)}
     call.pop("stop_strings", None)
     if config is not None:
         config = copy.deepcopy(config)

@@ -11,12 +11,16 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from dflash_hf.errors import UnsupportedCallError
+from dflash_hf.generation.per_row import several_rows_refusal
+from dflash_hf.generation.rows import unknown_arguments
+from dflash_hf.target.cache_rows import cannot_split
 from dflash_hf.target.host import decoding_mode
 from dflash_hf.target.state import cannot_crop
 
-__all__ = ["refusal", "refusal_in_the_hosts_loop"]
+__all__ = ["RowsRefusedError", "refusal", "refusal_in_the_hosts_loop", "refusal_of_rows"]
 
-_DYNAMIC = (None, "dynamic", "dynamic_full")
+_CROPPED = (None, "dynamic", "dynamic_full", "offloaded", "static")
 _RIVALS = {
     "prompt_lookup_num_tokens": "prompt lookup and a drafter cannot both propose tokens; unset one of them",
     "use_mtp": "the target's own multi-token prediction and a drafter cannot both propose tokens; unset one of them",
@@ -24,20 +28,28 @@ _RIVALS = {
     "assistant_ensemble_weight": "it asks for another distribution than the target's; drafting keeps the target's",
     "token_healing": "it rewrites the prompt inside generate; heal the prompt first",
 }
-_OUTPUTS = ("output_hidden_states", "output_attentions")
+
+
+class RowsRefusedError(UnsupportedCallError):
+    """Several rows with something that cannot be told apart by row: known only once the host has prepared the call."""
 
 
 def refusal(
-    config: GenerationConfig, *, rows: int, cache: Any = None, keeps_cache: bool = True, synced: bool = False
+    config: GenerationConfig,
+    *,
+    cache: Any = None,
+    keeps_cache: bool = True,
+    synced: bool = False,
+    static: str | None = None,
 ) -> str | None:
     """Why this call cannot be drafted, or None.
 
     Args:
         config: the generation config the call would run with.
-        rows: batch rows of the input.
         cache: a cache the user passed, or the one the host prepared.
         keeps_cache: whether the model has a cache at all.
         synced: whether the host would keep several devices in step.
+        static: why a static cache of this model cannot be used, or None.
     """
     for option, why in _RIVALS.items():
         if getattr(config, option, None):
@@ -45,25 +57,34 @@ def refusal(
     mode = decoding_mode(config)
     if (config.num_beams or 1) > 1 or mode not in ("greedy_search", "sample"):
         return f"decoding mode {mode} (num_beams={config.num_beams}); only greedy decoding and sampling are drafted"
-    sequences = config.num_return_sequences or 1
-    if rows * sequences > 1:
-        several = f"num_return_sequences={sequences}" if rows == 1 else f"{rows} rows"
-        return f"{several}; this version drafts for one row at a time"
     if config.use_cache is False:
         return "use_cache=False; drafting needs the target's cache"
     if not keeps_cache:
         return "the model keeps no cache that generate can prepare; drafting needs one"
-    if config.cache_implementation not in _DYNAMIC:
-        return f"cache_implementation={config.cache_implementation!r}; this version drafts with the dynamic cache"
-    for output in _OUTPUTS:
-        if getattr(config, output, None):
-            return f"{output}=True; this version returns scores and logits of drafted calls, not these"
+    if config.cache_implementation == "static" and static is not None:
+        return static
+    if config.cache_implementation not in _CROPPED:
+        return (
+            f"cache_implementation={config.cache_implementation!r}, which cannot drop tokens; "
+            f"drafting works with {', '.join(map(repr, _CROPPED[1:]))}"
+        )
     if cache is not None and (reason := cannot_crop(cache)):
         return reason
     if synced:
         return (
             "devices kept in step (synced_gpus, ZeRO-3 or FSDP); a drafted call takes its own number of steps on each"
         )
+    return None
+
+
+def refusal_of_rows(processors: Any, criteria: Any, kwargs: Mapping[str, Any], cache: Any) -> str | None:
+    """Why this call cannot be decoded row after row, or None."""
+    if reason := several_rows_refusal(processors, criteria):
+        return reason
+    if reason := cannot_split(cache):
+        return f"several rows and {reason}; give one row a call"
+    if unknown := unknown_arguments(kwargs):
+        return f"several rows and {', '.join(unknown)}, whose rows cannot be told apart; give one row a call"
     return None
 
 

@@ -11,14 +11,16 @@ from transformers.generation.logits_process import (
     InfNanRemoveLogitsProcessor,
     LogitNormalization,
     MinPLogitsWarper,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
+    TopHLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
     TypicalLogitsWarper,
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-__all__ = ["end_of_text_ids", "length_limit", "needs_steps"]
+__all__ = ["end_of_text_ids", "length_limit", "needs_steps", "position_free"]
 
 # They read the scores alone, row by row: neither the ids nor the place matter. Exact types: a subclass may differ.
 _POSITION_FREE = frozenset(
@@ -28,7 +30,9 @@ _POSITION_FREE = frozenset(
         InfNanRemoveLogitsProcessor,
         LogitNormalization,
         MinPLogitsWarper,
+        SuppressTokensLogitsProcessor,
         TemperatureLogitsWarper,
+        TopHLogitsWarper,
         TopKLogitsWarper,
         TopPLogitsWarper,
         TypicalLogitsWarper,
@@ -45,6 +49,11 @@ def needs_steps(processors: Iterable[Any], criteria: Iterable[Any]) -> bool:
     )
 
 
+def position_free(processors: Iterable[Any]) -> list[Any]:
+    """Those processors that read the scores alone."""
+    return [each for each in processors if type(each) in _POSITION_FREE]
+
+
 def end_of_text_ids(criteria: Iterable[Any]) -> frozenset[int]:
     """All ids that end the text by these criteria."""
     return frozenset(
@@ -52,9 +61,9 @@ def end_of_text_ids(criteria: Iterable[Any]) -> frozenset[int]:
     )
 
 
-def length_limit(criteria: Iterable[Any], max_length: int | None) -> int | None:
-    """The shortest total length at which some criterion ends the text."""
-    limits = [each.max_length for each in criteria if isinstance(each, MaxLengthCriteria)]
-    if max_length is not None:
-        limits.append(max_length)
-    return min(limits, default=None)
+def length_limit(criteria: Iterable[Any]) -> int | None:
+    """The shortest total length at which some criterion ends the text.
+
+    The generation config has no say: a ``MaxLengthCriteria`` of the user's takes the place of the one made from it.
+    """
+    return min((each.max_length for each in criteria if isinstance(each, MaxLengthCriteria)), default=None)

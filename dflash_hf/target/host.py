@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, StaticCache
+from transformers.cache_utils import StaticLayer
 
 __all__ = [
     "cache_key",
@@ -21,8 +22,11 @@ __all__ = [
     "effective_config",
     "explicit_draft_cap",
     "extend",
+    "forward_of",
     "keeps_cache",
+    "padding",
     "prefill",
+    "static_cannot",
     "synchronises",
     "verify",
 ]
@@ -88,12 +92,44 @@ def extend(model: PreTrainedModel, outputs: Any, kwargs: dict[str, Any], tokens:
     return model._update_model_kwargs_for_generation(outputs, copy.copy(kwargs), num_new_tokens=tokens)
 
 
+def padding(config: GenerationConfig, criteria: Any) -> int | None:
+    """What finished rows of a batch go on as: the padding id, or None where they decode on (no end-of-text id)."""
+    token = config._pad_token_tensor
+    ends = any(hasattr(each, "eos_token_id") for each in criteria)
+    return int(token) if ends and token is not None else None
+
+
+def static_cannot(model: PreTrainedModel) -> str | None:
+    """Why this model's static cache could not be drafted with, or None."""
+    if not hasattr(StaticLayer, "crop"):
+        return "a static cache; this release of transformers cannot drop tokens from one (5.24 can)"
+    text = model.config.get_text_config()
+    fixed = getattr(text, "sliding_window", None) or getattr(text, "attention_chunk_size", None)
+    kinds = set(getattr(text, "layer_types", None) or (["sliding_attention"] if fixed else []))
+    if others := sorted(kinds - {"full_attention"}):
+        return f"a static cache with layers of type {', '.join(others)}, which cannot drop tokens from one"
+    return None
+
+
+def forward_of(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> Any:
+    """What plain decoding would call for its steps: the model, or over a static cache the compiled call of it."""
+    if not isinstance(cache_of(model, kwargs), StaticCache) or not model._valid_auto_compile_criteria(kwargs, config):
+        return model
+    from transformers.utils.output_capturing import maybe_install_capturing_hooks
+
+    # What the host does once, when hidden states are first asked for; inside a compiled graph it could not.
+    maybe_install_capturing_hooks(model.get_decoder())
+    return model.get_compiled_call(config.compile_config)
+
+
 def verify(
     model: PreTrainedModel,
+    forward: Any,  # of `forward_of`
     sequence: Tensor,  # [1, S + J] committed ids and the draft
     drafted: int,  # J
     outputs: Any,  # of the previous forward
     kwargs: dict[str, Any],  # describing the S committed ids
+    **asked: Any,
 ) -> Any:
     """One target forward over the anchor and the draft: outputs with ``logits`` [1, J + 1, V]."""
     described = extend(model, outputs, kwargs, drafted) if drafted else kwargs
@@ -103,7 +139,7 @@ def verify(
     if "logits_to_keep" in inputs:
         inputs["logits_to_keep"] = drafted + 1
     with _decode_mode(model), torch.no_grad():
-        return model(**inputs, return_dict=True)
+        return forward(**{**inputs, **asked}, return_dict=True)
 
 
 def _decode_mode(model: PreTrainedModel) -> AbstractContextManager[Any]:

@@ -1,14 +1,16 @@
 """How the target's memory takes a block and goes back.
 
 ``CropState`` serves every host cache that can drop its newest tokens, at batch 1: full and sliding attention, shared
-layers, MLA. A cache keeps its mode: what ``begin`` switches on, ``end`` switches off.
+layers, MLA, static. A cache keeps its mode: what ``begin`` switches on, ``end`` switches off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
+from torch import Tensor
 from transformers import StaticCache
 
 from dflash_hf.errors import UnsupportedTargetError
@@ -18,15 +20,16 @@ __all__ = ["CropState", "cannot_crop"]
 
 def cannot_crop(cache: Any) -> str | None:
     """Why this cache cannot go back after a verification, or None if it can."""
-    if isinstance(cache, StaticCache):
-        return "a static cache; this version drafts with the dynamic cache"
     if not hasattr(cache, "crop") or not hasattr(cache, "layers"):
         return f"a cache of type {type(cache).__name__}, which cannot drop tokens"
     # A short convolution only knows once it holds something; `CropState.begin` asks again.
     stuck = {
-        type(layer).__name__ for layer in cache.layers if not (layer.is_croppable or hasattr(layer, "conv_states"))
+        type(layer).__name__
+        for layer in cache.layers
+        if not (getattr(layer, "is_croppable", False) or hasattr(layer, "conv_states"))
     }
-    return f"cache layers that cannot drop tokens: {', '.join(sorted(stuck))}" if stuck else None
+    kind = "a static cache" if isinstance(cache, StaticCache) else "a cache"
+    return f"{kind} with layers that cannot drop tokens ({', '.join(sorted(stuck))})" if stuck else None
 
 
 class CropState:
@@ -34,20 +37,36 @@ class CropState:
 
     The cache may be the user's own: after :meth:`end` it is in the mode it came in, and a round that was interrupted
     has left nothing behind.
+
+    Args:
+        cache: the cache of one row.
+        layer_types: of the target's layers, where its config names them: some share the keys of an earlier layer.
     """
 
-    def __init__(self, cache: Any) -> None:
-        self.cache = cache
+    def __init__(self, cache: Any, layer_types: Sequence[str] | None = None) -> None:
+        self.cache, self._layer_types = cache, layer_types
+        self.static = isinstance(cache, StaticCache)
+        self.length = int(cache.get_seq_length())  # committed tokens
         self._modes: list[tuple[Any, bool]] = []
-        self._before: list[Any] | None = None  # how each layer stood when the open round began
+        self._open: list[dict[str, Any] | None] | None = None  # during a forward: how layers stood before it
         self._taken = 0
 
-    @property
-    def length(self) -> int:
-        return int(self.cache.get_seq_length())
+    def window_of(self, number: int) -> int | None:
+        """The window of the target's attention layer ``number``, counted among its layers with attention.
+
+        One that shares the keys of an earlier layer has the window of its own type.
+        """
+        layers, kinds = self.cache.layers, self._layer_types or ()
+        attending = [layer for layer in layers if hasattr(layer, "keys")]
+        if number < len(attending) and hasattr(attending[number], "get_seq_length"):
+            return _window(attending[number])
+        owners = (layer for layer, kind in zip(layers, kinds, strict=False) if kind == kinds[number])
+        return next((_window(owner) for owner in owners if hasattr(owner, "get_seq_length")), None)
 
     def begin(self) -> None:
         """After the prefill: let sliding layers remember enough to go back. Not before, or a prefill is kept whole."""
+        self._open = None
+        self.length = int(self.cache.get_seq_length())
         self._modes = [(layer, layer.record_past) for layer in self.cache.layers if hasattr(layer, "record_past")]
         self.cache.activate_past_recording()
         if not getattr(self.cache, "is_croppable", True):  # some layers only know once they hold something
@@ -57,8 +76,8 @@ class CropState:
             )
 
     def take(self, rows: int) -> None:
-        """The next forward will append ``rows`` tokens."""
-        self._before = [_standing(layer) for layer in self.cache.layers]
+        """The next forward will append ``rows`` tokens; the prefill any number, none of which will be dropped."""
+        self._open = [_standing(layer) for layer in self.cache.layers]
         self._taken = rows
 
     def keep(self, rows: int) -> None:
@@ -69,28 +88,40 @@ class CropState:
             self.cache.crop(-dropped)
         elif self._modes:
             self.cache.crop(0)  # drops nothing: lets sliding layers forget what lies behind their window
-        self._before = None
+        self.length += rows
+        self._open = None
 
     def end(self) -> None:
         """Leave the cache as plain decoding would: its own mode, and no rows of an unfinished round."""
-        if self._before is not None:  # the forward was cut short, maybe between two layers
-            for layer, before in zip(self.cache.layers, self._before, strict=True):
-                _go_back(layer, before)
-            self._before = None
+        if self._open is not None:  # a forward was cut short, maybe between two layers
+            del self.cache.layers[len(self._open) :]  # some caches make a layer when it is first written
+            for layer, before in zip(self.cache.layers, self._open, strict=True):
+                self._go_back(layer, before)
+            self._open = None
         for layer, recorded in self._modes:
             layer.record_past = recorded
         self._modes = []
 
+    def _go_back(self, layer: Any, before: dict[str, Any] | None) -> None:
+        if before is not None:
+            vars(layer).update(before)
+        elif (surplus := int(layer.get_seq_length()) - self.length) > 0:
+            layer.crop(-surplus)
 
-def _standing(layer: Any) -> int | dict[str, Any]:
-    """Enough to go back by: a length, or for layers without one (short convolutions) the tensors they hold."""
-    if hasattr(layer, "get_seq_length"):
-        return int(layer.get_seq_length())
-    return {name: copy(value) if isinstance(value, dict | list) else value for name, value in vars(layer).items()}
+
+def _standing(layer: Any) -> dict[str, Any] | None:
+    """How a layer goes back: by its length (None), or by what it holds where that is little and cannot be cropped."""
+    if hasattr(layer, "get_seq_length") and not (getattr(layer, "is_sliding", False) and hasattr(layer, "record_past")):
+        return None
+    return {name: _apart(value) for name, value in vars(layer).items()}
 
 
-def _go_back(layer: Any, before: int | dict[str, Any]) -> None:
-    if isinstance(before, dict):
-        vars(layer).update(before)
-    elif (surplus := layer.get_seq_length() - before) > 0:
-        layer.crop(-surplus)
+def _apart(value: Any) -> Any:
+    """A layer replaces its keys, but writes into its dicts, and a convolution into the tensors in them."""
+    if not isinstance(value, dict):
+        return copy(value) if isinstance(value, list) else value
+    return {key: held.clone() if isinstance(held, Tensor) else held for key, held in value.items()}
+
+
+def _window(layer: Any) -> int | None:
+    return int(layer.sliding_window) if getattr(layer, "is_sliding", False) else None

@@ -10,8 +10,8 @@ Shapes: B rows, C tokens of a forward, L taps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +27,8 @@ Sink = Callable[[Tensor, Tensor | None], None]  # taps [B, C, L * width], positi
 
 class TapRecorder:
     """Hooks on the tapped layers for the length of a ``with`` block; deaf until :meth:`listen`.
+
+    Without the block, the hooks are there while somebody listens only.
 
     Args:
         view: the target.
@@ -62,12 +64,17 @@ class TapRecorder:
     def listen(self, sink: Sink) -> Iterator[None]:
         """Hand the taps of every forward inside this block to ``sink``, forward by forward."""
         assert self._sink is None, "listening twice"
-        self._sink = sink
-        try:
-            yield
-        finally:
-            self._sink = None
-            self._forget()
+        with nullcontext() if self._handles else self:
+            self._sink = sink
+            try:
+                yield
+            finally:
+                self._sink = None
+                self._forget()
+
+    def of(self, hidden_states: Sequence[Tensor]) -> Tensor:
+        """The same taps [B, C, L * width] from the ``hidden_states`` that a forward was asked for."""
+        return torch.cat([hidden_states[index + 1] for index in self._layer_ids], dim=-1)
 
     def _forget(self) -> None:
         self._caught = {}

@@ -48,6 +48,11 @@ class TargetView:
         return self.model.config.get_text_config()
 
     @property
+    def layer_types(self) -> list[str] | None:
+        """What the config calls each layer ("sliding_attention" ...), where it names them."""
+        return getattr(self.text_config, "layer_types", None)
+
+    @property
     def vocab_rows(self) -> int:
         """Rows of the embedding: ids from 0 to this number, less one, can be embedded."""
         rows = getattr(self.embedding, "num_embeddings", None)

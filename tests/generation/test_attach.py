@@ -9,8 +9,7 @@ import threading
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
-from transformers import GenerationConfig, PreTrainedTokenizerFast, TextStreamer, pipeline
+from transformers import GenerationConfig, TextStreamer, pipeline
 
 import dflash_hf
 from dflash_hf.drafter.model import DFlashDrafter
@@ -18,7 +17,7 @@ from dflash_hf.errors import DFlashError, IncompatiblePairError, OptionsError
 from dflash_hf.generation.record import last_trace
 from dflash_hf.options import DFlashOptions
 from tests.scripted import scripted, tiny_config
-from tests.tiny import VOCAB, greedy, prompt, tiny_target
+from tests.tiny import greedy, letters, prompt, tiny_target
 
 
 @pytest.fixture
@@ -33,11 +32,7 @@ def text(model):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """One character per id from 2 on: enough for stop strings and pipelines."""
-    vocabulary = {"<pad>": 0, "<bos>": 1, **{chr(31 + number): number for number in range(2, VOCAB)}}
-    characters = Tokenizer(models.BPE(vocabulary, merges=[]))
-    characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", bos_token="<bos>")
+    return letters()
 
 
 def test_a_bare_model_refuses_assistant_with_the_error_the_docs_quote(model, text):

@@ -1,0 +1,111 @@
+"""Drafter contexts kept between turns: what the drafter knows of a cache that its user holds on to.
+
+A drafter only knows tokens whose hidden states it was shown, and the tokens of a cache are not run again. So the pair
+remembers, for each cache that left a call, the contexts that belong to it; they live as long as the cache does. A
+cache that was changed meanwhile is recognised by its keys: what was added later is unknown to the drafter, what was
+cropped or overwritten is forgotten.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dflash_hf.drafter.context import GrowingContext
+from dflash_hf.drafter.model import DFlashDrafter
+
+__all__ = ["ContextMemory", "Turn"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    drafter: weakref.ref[DFlashDrafter]
+    contexts: list[GrowingContext]  # one a row
+    length: int  # tokens the cache held
+    print: Tensor | None  # [B, T] one number a token, that changes with everything up to it
+
+
+class ContextMemory:
+    """The contexts of one pair's conversations, by cache."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def recall(self, cache: Any, drafter: DFlashDrafter, rows: int) -> list[GrowingContext]:
+        """Contexts for the rows of ``cache``, given away: as far as they are known and still true, else empty."""
+        held = self._held.pop(cache, None)
+        if held is None or held.drafter() is not drafter or len(held.contexts) != rows:
+            return [drafter.new_context() for _ in range(rows)]
+        for context in held.contexts:
+            context.crop(held.length - _still_true(held, cache))
+        return held.contexts
+
+    def keep(self, cache: Any, drafter: DFlashDrafter, contexts: Sequence[GrowingContext]) -> None:
+        """Remember ``contexts`` for as long as ``cache`` lives."""
+        length = int(cache.get_seq_length())
+        self._held[cache] = _Held(weakref.ref(drafter), list(contexts), length, _print_of(cache, length))
+
+
+class Turn:
+    """The contexts of one call: taken from a memory at its start, given back at its end.
+
+    Args:
+        memory: None for a call whose cache nobody keeps.
+        cache: the call's cache, of all rows.
+        drafter, rows: what contexts are needed for.
+    """
+
+    def __init__(self, memory: ContextMemory | None, cache: Any, drafter: DFlashDrafter, rows: int) -> None:
+        self._memory, self._cache, self._drafter = memory, cache, drafter
+        fresh = memory if memory is not None else ContextMemory()
+        self.contexts = fresh.recall(cache, drafter, rows)
+        self._before = [context.length for context in self.contexts]
+
+    @property
+    def kept(self) -> bool:
+        """Whether another turn may follow."""
+        return self._memory is not None
+
+    def end(self, finished: bool) -> None:
+        """Give the contexts back. What an unfinished call of several rows learned is in no cache, and forgotten."""
+        if self._memory is None:
+            return
+        for context, before in zip(self.contexts, self._before, strict=True):
+            context.settle()
+            if not finished and len(self.contexts) > 1:
+                context.crop(context.length - before)
+        self._memory.keep(self._cache, self._drafter, self.contexts)
+
+
+def _still_true(held: _Held, cache: Any) -> int:
+    """How many of the tokens that ``cache`` held are still its first ones."""
+    length = min(int(cache.get_seq_length()), held.length)
+    now = _print_of(cache, length)
+    if held.print is None or now is None:
+        return length
+    if now.shape[0] != held.print.shape[0]:
+        return 0
+    same = (now == held.print[:, :length].to(now.device)).all(dim=0)
+    return int(same.cumprod(dim=0).sum())
+
+
+def _print_of(cache: Any, length: int) -> Tensor | None:
+    """A number of each token's key in the last layer that holds all of them; None where every layer has a window."""
+    for layer in reversed(cache.layers):
+        keys = getattr(layer, "keys", None)
+        if (
+            keys is not None
+            and not getattr(layer, "is_sliding", False)
+            and keys.dim() == 4
+            and keys.shape[-2] >= length
+        ):
+            return torch.clone(keys[:, 0, :length, 0])
+    return None

@@ -1,0 +1,19 @@
+"""Fixtures of the exactness suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_hf.drafter import head
+from dflash_hf.generation import accept
+from tests.exact.branches import Branches
+
+
+@pytest.fixture
+def branches(monkeypatch):
+    """The draws of drafting and acceptance become branches; everything else stays as it is."""
+    tree = Branches()
+    monkeypatch.setattr(accept, "draw", tree.draw)
+    monkeypatch.setattr(head, "draw", tree.draw)
+    monkeypatch.setattr(accept, "_happens", tree.happens)
+    return tree

@@ -1,0 +1,167 @@
+"""Kinds of caches: dynamic, static through the host's compiled call, offloaded; what cannot drop tokens is refused."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from transformers import CompileConfig, DynamicCache, StaticCache
+from transformers.cache_utils import StaticLayer
+
+from dflash_hf.errors import UnsupportedCallError
+from dflash_hf.generation.attach import attach
+from dflash_hf.target.host import cache_key
+from tests.exact.same import PATTERNS, assert_equal_outputs, assert_same, drafter_for
+from tests.tiny import CONFIGS, prompt, tiny_target
+
+NEW = 30
+RETURNED = {"return_dict_in_generate": True, "output_scores": True}
+needs_static_crop = pytest.mark.skipif(not hasattr(StaticLayer, "crop"), reason="static caches crop from 5.24 on")
+FULL = ("llama", "qwen3", "qwen3_moe", "gpt2")
+WINDOWED = ("mistral", "gemma3", "gpt_oss")
+
+
+def options(**more):
+    return {"max_new_tokens": NEW, "do_sample": False, **RETURNED, **more}
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return attach(tiny_target())
+
+
+@pytest.mark.parametrize("kind", sorted(PATTERNS))
+def test_dynamic_by_name(llama, kind):
+    assert_same(llama, prompt(), lambda: options(cache_implementation="dynamic"), kind)
+
+
+@needs_static_crop
+@pytest.mark.parametrize("kind", FULL)
+@pytest.mark.parametrize("pattern", ["all", "spoiled", "none"])
+def test_a_static_cache_of_a_full_attention_target(kind, pattern):
+    model = attach(tiny_target(kind))
+    assert_same(model, prompt(), lambda: options(cache_implementation="static"), pattern)
+
+
+@needs_static_crop
+@pytest.mark.parametrize("new", range(1, 20))
+def test_a_static_cache_never_overflows(llama, new):
+    """The cache is exactly as long as the text: a block at its end must be cut, not written past it."""
+    call = lambda: {  # noqa: E731
+        "max_new_tokens": new, "do_sample": False, cache_key(llama): StaticCache(llama.config, max_cache_len=6 + new),
+    }  # fmt: skip
+    assert_same(llama, prompt(), call, "all", block_size=16)
+    assert_same(llama, prompt(), call, "spoiled", block_size=16)
+
+
+@needs_static_crop
+def test_everything_returned_with_a_static_cache():
+    model = attach(tiny_target())
+    model.set_attn_implementation("eager")
+    asked = dict.fromkeys(("output_logits", "output_hidden_states", "output_attentions"), True)
+    assert_same(model, prompt(), lambda: options(cache_implementation="static", **asked))
+
+
+@needs_static_crop
+def test_a_users_static_cache_over_turns(llama):
+    key = cache_key(llama)
+    caches = [StaticCache(llama.config, max_cache_len=80) for _ in range(2)]
+    plain = type(llama).generate(llama, prompt(), **options(**{key: caches[0]}))
+    drafter = drafter_for(llama, plain.sequences, "spoiled")
+    drafted = llama.generate(prompt(), assistant=drafter, **options(**{key: caches[1]}))
+    assert_equal_outputs(drafted, plain)
+    more = torch.cat([plain.sequences, prompt(3, seed=8)], dim=1)
+    plain = type(llama).generate(llama, more, **options(**{key: caches[0]}))
+    drafter = drafter_for(llama, plain.sequences, "spoiled")
+    assert_equal_outputs(llama.generate(more, assistant=drafter, **options(**{key: caches[1]})), plain)
+
+
+@needs_static_crop
+def test_a_static_cache_runs_through_the_hosts_compiled_call(llama):
+    """On a device where the host compiles; here the eager backend stands for a compiler, told to take the CPU."""
+    config = CompileConfig(backend="eager", mode=None, fullgraph=True)
+    config._compile_all_devices = True
+    model, widths = attach(tiny_target()), []
+    drafted, _ = assert_same(
+        model, prompt(), lambda: options(cache_implementation="static", compile_config=config), "spoiled"
+    )
+    compiled, before = model.get_compiled_call(config), torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert compiled is model._compiled_call
+    drafter = drafter_for(model, drafted.sequences, "spoiled")
+    model.generate(prompt(), assistant=drafter, **options(cache_implementation="static", compile_config=config))
+    again = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert before > 0, "nothing was compiled"
+    assert again == before, "a second call with the same shapes compiles nothing anew"
+    assert not widths
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_a_static_cache_with_windows_is_refused_before_work(kind):
+    model = attach(tiny_target(kind))
+    assert_refused(model, "static", cache_implementation="static")
+    assert_refused(model, "static", **{cache_key(model): StaticCache(model.config, max_cache_len=64)})
+
+
+@pytest.mark.skipif(hasattr(StaticLayer, "crop"), reason="before 5.24 only")
+def test_a_static_cache_is_refused_on_releases_that_cannot_crop_it(llama):
+    assert_refused(llama, "static", cache_implementation="static")
+
+
+@pytest.mark.parametrize("name", ["quantized", "offloaded_static", "sliding_window", "hybrid_chunked"])
+def test_caches_that_cannot_drop_tokens_are_refused_by_name(llama, name):
+    assert_refused(llama, name, cache_implementation=name)
+
+
+def assert_refused(model, reason, **asked):
+    forwards = []
+    handle = model.register_forward_pre_hook(lambda *_: forwards.append(1))
+    with pytest.raises(UnsupportedCallError, match=reason):
+        model.generate(prompt(), assistant=drafter_for(model, prompt(), "random"), max_new_tokens=5, **asked)
+    handle.remove()
+    assert not forwards
+
+
+class _Stream(nullcontext):
+    def wait_stream(self, _other):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss"])
+def test_an_offloaded_cache_as_far_as_a_cpu_can_show(kind, monkeypatch):
+    """Its layers move to the CPU after each use, on a stream of their own: streams are stood in for."""
+    for owner, name in ((torch, "Stream"), (torch.cuda, "Stream"), (torch.cuda, "default_stream")):
+        monkeypatch.setattr(owner, name, lambda *_, **__: _Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    assert_same(attach(tiny_target(kind)), prompt(), lambda: options(cache_implementation="offloaded"))
+
+
+@pytest.mark.parametrize("kind", sorted(CONFIGS))
+@pytest.mark.parametrize("given", [False, True], ids=["returned", "given"])
+def test_a_cache_comes_back_in_its_mode_and_no_longer_than_plains(kind, given):
+    """`assert_same` compares every field of every layer: also `record_past` and what a window let go."""
+    model = attach(tiny_target(kind))
+
+    def call():
+        own = {cache_key(model): DynamicCache(config=model.config.get_text_config())} if given else {}
+        return options(**own)
+
+    drafted, _ = assert_same(model, prompt(), call, "all")
+    for layer in drafted[cache_key(model)].layers:
+        if getattr(layer, "is_sliding", False):
+            assert layer.keys.shape[-2] < layer.sliding_window and not layer.record_past
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 64])
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2"])
+def test_prefill_chunks_are_injected_one_by_one(kind, chunk):
+    model, counts = attach(tiny_target(kind)), []
+    ids = prompt(20)
+    drafter = drafter_for(model, type(model).generate(model, ids, max_new_tokens=9, do_sample=False), "spoiled")
+    inject = drafter.inject
+    drafter.inject = lambda taps, *rest: (counts.append(taps.shape[1]), inject(taps, *rest))[1]
+    drafted = model.generate(ids, assistant=drafter, max_new_tokens=9, do_sample=False, prefill_chunk_size=chunk)
+    plain = type(model).generate(model, ids, max_new_tokens=9, do_sample=False, prefill_chunk_size=chunk)
+    assert torch.equal(drafted, plain)
+    prefill = -(-20 // chunk)
+    assert sum(counts[:prefill]) == 20 and max(counts) <= max(chunk, 8)
