@@ -33,7 +33,7 @@ class Verdict:
 
 
 class Acceptance:
-    """The rule of one row of a call. ``scores`` and ``logits`` grow by a [1, V] a committed token, if they are returned.
+    """The rule of one row of a call. ``scores`` and ``logits`` grow by [1, V] a committed token, if they are returned.
 
     Args:
         processors, criteria, config: as the host prepared them.

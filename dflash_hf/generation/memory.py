@@ -27,7 +27,7 @@ class _Held:
     drafter: weakref.ref[DFlashDrafter]
     contexts: list[GrowingContext]  # one a row
     length: int  # tokens the cache held
-    print: Tensor | None  # [B, T] one number a token, that changes with everything up to it
+    keyprint: Tensor | None  # [B, T] one number a token, that changes with everything up to it
 
 
 class ContextMemory:
@@ -51,7 +51,7 @@ class ContextMemory:
     def keep(self, cache: Any, drafter: DFlashDrafter, contexts: Sequence[GrowingContext]) -> None:
         """Remember ``contexts`` for as long as ``cache`` lives."""
         length = int(cache.get_seq_length())
-        self._held[cache] = _Held(weakref.ref(drafter), list(contexts), length, _print_of(cache, length))
+        self._held[cache] = _Held(weakref.ref(drafter), list(contexts), length, _keyprint(cache, length))
 
 
 class Turn:
@@ -88,16 +88,16 @@ class Turn:
 def _still_true(held: _Held, cache: Any) -> int:
     """How many of the tokens that ``cache`` held are still its first ones."""
     length = min(int(cache.get_seq_length()), held.length)
-    now = _print_of(cache, length)
-    if held.print is None or now is None:
+    now = _keyprint(cache, length)
+    if held.keyprint is None or now is None:
         return length
-    if now.shape[0] != held.print.shape[0]:
+    if now.shape[0] != held.keyprint.shape[0]:
         return 0
-    same = (now == held.print[:, :length].to(now.device)).all(dim=0)
+    same = (now == held.keyprint[:, :length].to(now.device)).all(dim=0)
     return int(same.cumprod(dim=0).sum())
 
 
-def _print_of(cache: Any, length: int) -> Tensor | None:
+def _keyprint(cache: Any, length: int) -> Tensor | None:
     """A number of each token's key in the last layer that holds all of them; None where every layer has a window."""
     for layer in reversed(cache.layers):
         keys = getattr(layer, "keys", None)
