@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the table below is what
     from dflash_hf.errors import (
         CheckpointError,
         DFlashError,
+        DFlashWarning,
         HubError,
         IncompatiblePairError,
         OptionsError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; the table below is what
     from dflash_hf.generation.attach import attach, detach
     from dflash_hf.generation.candidates import DFlashCandidateGenerator
     from dflash_hf.generation.decode import generate
+    from dflash_hf.generation.outputs import DFlashOutput
     from dflash_hf.generation.pair import DFlashModel, load_pair
     from dflash_hf.generation.record import last_trace
     from dflash_hf.options import DFlashOptions
@@ -44,6 +46,8 @@ __all__ = [
     "DFlashError",
     "DFlashModel",
     "DFlashOptions",
+    "DFlashOutput",
+    "DFlashWarning",
     "HubError",
     "IncompatiblePairError",
     "OptionsError",
@@ -71,6 +75,7 @@ _HOMES = {  # module: the public names it gives
     "errors": (
         "CheckpointError",
         "DFlashError",
+        "DFlashWarning",
         "HubError",
         "IncompatiblePairError",
         "OptionsError",
@@ -83,6 +88,7 @@ _HOMES = {  # module: the public names it gives
     "generation.attach": ("attach", "detach"),
     "generation.candidates": ("DFlashCandidateGenerator",),
     "generation.decode": ("generate",),
+    "generation.outputs": ("DFlashOutput",),
     "generation.pair": ("DFlashModel", "load_pair"),
     "generation.record": ("last_trace",),
     "options": ("DFlashOptions",),

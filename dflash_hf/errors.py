@@ -1,11 +1,16 @@
 """Every error a user can meet, under one base class, so that ``except DFlashError`` is enough.
 
-A message names both sides and the way out. Our own bugs stay ``AssertionError``.
+A message names both sides and the way out. Our own bugs stay ``AssertionError``. What is legal but unlikely to be
+meant is a ``DFlashWarning``.
 """
+
+import sys
+import warnings
 
 __all__ = [
     "CheckpointError",
     "DFlashError",
+    "DFlashWarning",
     "HubError",
     "IncompatiblePairError",
     "OptionsError",
@@ -14,6 +19,7 @@ __all__ = [
     "UnsupportedCallError",
     "UnsupportedCheckpointError",
     "UnsupportedTargetError",
+    "warn",
 ]
 
 
@@ -55,3 +61,15 @@ class TraceError(DFlashError):
 
 class TrainingError(DFlashError):
     """Training data or a recipe cannot be used as given."""
+
+
+class DFlashWarning(UserWarning):
+    """Something that works, but probably not as meant."""
+
+
+def warn(message: str) -> None:
+    """A ``DFlashWarning`` that points at the line outside this package that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dflash_hf":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DFlashWarning, stacklevel=level)

@@ -6,7 +6,6 @@ hub.locate -> files.survey -> dialects.detect -> reader -> assemble
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from dflash_hf.checkpoints.placement import resolve_device, resolve_dtype
 from dflash_hf.checkpoints.provenance import Provenance
 from dflash_hf.checkpoints.reading import Reading
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import CheckpointError, OptionsError
+from dflash_hf.errors import CheckpointError, OptionsError, warn
 from dflash_hf.target.pairing import check_pair
 
 __all__ = ["load_drafter", "read_checkpoint"]
@@ -134,10 +133,9 @@ def _provenance(
         notes.append(f"weights are stored in {', '.join(sorted(kinds))}; all are loaded in one dtype")
     if odd := _unknown_keys(files.config):
         notes.append(f"dflash_config keys not known to this version and not used: {', '.join(odd)}")
-        warnings.warn(
+        warn(
             f"{source.name}: dflash_config has {', '.join(odd)}, which this version of dflash_hf does not know; if the "
-            "drafter needs them it will draft poorly (the text stays the target's)",
-            stacklevel=3,
+            "drafter needs them it will draft poorly (the text stays the target's)"
         )
     return Provenance(
         source=f"{source.name}/{subfolder}" if subfolder else source.name,

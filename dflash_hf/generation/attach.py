@@ -9,7 +9,6 @@ was there. The drafter is never a submodule: it is in no ``state_dict`` and in n
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import DFlashError, OptionsError, UnsupportedCallError
+from dflash_hf.errors import DFlashError, OptionsError, UnsupportedCallError, warn
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.prepare import arguments_for_our_loop, check_hosts_loop, wants_hosts_loop
@@ -200,7 +199,7 @@ def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:
     remember(Trace(target=public_name(model_name(model)), loop="plain", fallback=reason))
     if reason not in attached.warned:
         attached.warned.add(reason)
-        warnings.warn(f"running without the attached drafter: {reason}", stacklevel=5)
+        warn(f"running without the attached drafter: {reason}")
 
 
 def _get_candidate_generator(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process, stopping_criteria
 
 __all__ = ["processors_for_row", "several_rows_refusal"]
@@ -95,15 +95,29 @@ def _for_row(processor: Any, row: int, rows: int) -> Any:
 
 
 def _prefix_constrained(processor: Any, row: int, _rows: int) -> Any:
-    """The user's function is asked about its true prompt, as the host counts them: one for all its sequences."""
+    """The user's function is asked about its true prompt, as the host counts them: one for all its sequences.
+
+    Sequences of one prompt are judged apart. Where other processors leave one of them, not all, no allowed token, the
+    host draws from nothing and raises; here that sequence is forced to what is allowed, as a lone one is in the host.
+    """
     allowed, prompt = processor._prefix_allowed_tokens_fn, row // processor._num_beams
     return type(processor)(lambda _, ids: allowed(prompt, ids), num_beams=1)
 
 
-def _encoder_repetition(processor: Any, row: int, rows: int) -> Any:
-    mine = copy.copy(processor)
-    mine.encoder_input_ids = _of_row(processor.encoder_input_ids, row, rows)
-    return mine
+class _RowOf(LogitsProcessor):
+    """Row ``row`` of what a processor makes of the whole batch, given the row alone.
+
+    For a processor that treats prompts with several rows as its release happens to: transformers 5.24 gives each row
+    its prompt's ids, 5.18 gives them to the first rows and leaves the others alone.
+    """
+
+    def __init__(self, processor: Any, row: int, rows: int) -> None:
+        self.processor, self.row, self.rows = processor, row, rows
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """``input_ids`` [1, S] and ``scores`` [1, V] to scores [1, V]."""
+        batch: Tensor = self.processor(input_ids.expand(self.rows, -1), scores.expand(self.rows, -1))
+        return batch[self.row : self.row + 1]
 
 
 def _encoder_ngrams(processor: Any, row: int, rows: int) -> Any:
@@ -113,24 +127,18 @@ def _encoder_ngrams(processor: Any, row: int, rows: int) -> Any:
     return mine
 
 
-def _repetition(processor: Any, row: int, rows: int) -> Any:
+def _repetition(processor: Any, row: int, _rows: int) -> Any:
     """What it leaves out is one number or None (transformers 5.18), or the padding on each row's left [B] (5.24)."""
     if not isinstance(processor.prompt_ignore_length, Tensor):
         return processor
     mine = copy.copy(processor)
-    mine.prompt_ignore_length = _of_row(processor.prompt_ignore_length, row, rows)
+    mine.prompt_ignore_length = processor.prompt_ignore_length[row : row + 1]
     return mine
-
-
-def _of_row(values: Tensor, row: int, rows: int) -> Tensor:
-    """The entry [1, ...] of ``values`` [prompts, ...] that row ``row`` of ``rows`` belongs to."""
-    place = row * values.shape[0] // rows
-    return values[place : place + 1]
 
 
 _ADAPTED: dict[str, Callable[[Any, int, int], Any]] = {
     "EncoderNoRepeatNGramLogitsProcessor": _encoder_ngrams,
-    "EncoderRepetitionPenaltyLogitsProcessor": _encoder_repetition,
+    "EncoderRepetitionPenaltyLogitsProcessor": _RowOf,
     "PrefixConstrainedLogitsProcessor": _prefix_constrained,
     "RepetitionPenaltyLogitsProcessor": _repetition,
 }

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError
+from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError, warn
 from dflash_hf.target.view import TargetView, model_name, public_name, view_target
 
 __all__ = ["check_pair", "fill_token_ids", "pair_view"]
@@ -29,7 +27,7 @@ def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
     """
     view = pair_view(target, drafter)
     for doubt in _doubts(view, drafter):
-        warnings.warn(f"{_name(drafter)} with {view.public_name}: {doubt}", stacklevel=3)
+        warn(f"{_name(drafter)} with {view.public_name}: {doubt}")
     return view
 
 

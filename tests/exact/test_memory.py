@@ -46,7 +46,7 @@ class Conversation:
         cache = self.cache if cache is None else cache
         call = {"max_new_tokens": new, "do_sample": False, **options}
         plain = type(self.model).generate(self.model, ids, **call, **{cache_key(self.model): copy.deepcopy(cache)})
-        self.drafter.scripts = [plain[0].tolist()]
+        self.drafter.scripts[0][:] = plain[0].tolist()  # in place: a context of an earlier turn reads it too
         call[cache_key(self.model)] = cache
         if self.door == "zero_patch":
             text = self.model.generate(ids, custom_generate=dflash_hf.generate, assistant=self.drafter, **call)
@@ -87,11 +87,8 @@ def test_only_the_new_ids_may_be_given():
     talk.known()
     new = prompt(5, seed=21)
     mask = torch.ones(1, text.shape[1] + 5, dtype=torch.long)
-    answer = talk.model.generate(new, attention_mask=mask, max_new_tokens=4, do_sample=False, cache=None, **{
-        cache_key(talk.model): talk.cache
-    }) if cache_key(talk.model) != "cache" else talk.model.generate(
-        new, attention_mask=mask, max_new_tokens=4, do_sample=False, cache=talk.cache
-    )  # fmt: skip
+    call = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, cache_key(talk.model): talk.cache}
+    answer = talk.model.generate(new, **call)
     assert answer.shape == (1, 9)
     assert min(talk.known()) >= text.shape[1] - 1
 
@@ -204,17 +201,16 @@ def test_an_interrupted_turn_keeps_what_both_sides_know(stage):
     talk = Conversation(pattern="all")
     text = more(talk.turn(prompt()))
     talk.known()
-    inject, calls = type(talk.drafter).inject, []
+    attention, calls = talk.drafter.layers[1].self_attn, []  # layer 0 has its rows already
+    original = attention.inject
 
-    def interrupt(layer, *rest):
+    def interrupt(*rest):
         calls.append(1)
         if len(calls) == (1 if stage == "first" else 3):
             raise KeyboardInterrupt
-        return original(layer, *rest)
+        return original(*rest)
 
-    attention = talk.drafter.layers[1].self_attn
-    original = type(attention).inject.__get__(attention)
-    attention.inject = lambda *rest: interrupt(*rest)
+    attention.inject = interrupt
     with pytest.raises(KeyboardInterrupt):
         talk.turn(text, new=20)
     del attention.inject
@@ -223,7 +219,6 @@ def test_an_interrupted_turn_keeps_what_both_sides_know(stage):
     assert context.length <= talk.cache.get_seq_length()
     assert context.length >= 7 + NEW - 1
     memory.keep(talk.cache, talk.drafter, [context])
-    assert inject is type(talk.drafter).inject
     talk.turn(text, new=20)
 
 

@@ -218,22 +218,6 @@ def test_what_cannot_be_told_apart_by_row_is_refused_by_name_before_work(name):
     ))  # fmt: skip
 
 
-def test_row_after_row_one_rows_state_would_poison_the_next():
-    """Why a user's processor is refused with several rows: plain decoding calls it once a step, for all rows."""
-    rows, plain_calls, own_calls = Rows(lengths=(4, 4)), _Counting(), _Counting()
-    together = type(rows.model).generate(
-        rows.model, rows.ids, max_new_tokens=6, do_sample=False, logits_processor=LogitsProcessorList([plain_calls])
-    )
-    apart = [
-        type(rows.model).generate(
-            rows.model, row[None], max_new_tokens=6, do_sample=False, logits_processor=LogitsProcessorList([own_calls])
-        )
-        for row in rows.ids
-    ]
-    assert torch.equal(apart[0][0], together[0])
-    assert not torch.equal(apart[1][0], together[1])
-
-
 def test_an_interrupted_batch_leaves_the_users_cache_as_it_was():
     rows = Rows()
     model, key = rows.model, cache_key(rows.model)

@@ -117,30 +117,6 @@ def test_pipeline_takes_the_drafter_as_assistant_model(model, text, tokenizer):
     assert drafter.calls > 0
 
 
-@pytest.mark.parametrize("where", ["argument", "call_config", "model_config"])
-@pytest.mark.parametrize("spoil", [lambda place: False, lambda place: place % 4 == 1])
-def test_stop_strings_end_the_text_where_plain_ends_it(model, text, tokenizer, where, spoil):
-    dflash_hf.attach(model)
-    for place in (0, 1, 4, 9):
-        stop = [tokenizer.decode(text[0, 7 + place : 9 + place])]
-        options = {"max_new_tokens": 24, "do_sample": False, "tokenizer": tokenizer}
-        if where == "argument":
-            options["stop_strings"] = stop
-        elif where == "call_config":
-            options = {
-                "generation_config": GenerationConfig(max_new_tokens=24, stop_strings=stop),
-                "tokenizer": tokenizer,
-            }
-        else:
-            model.generation_config.stop_strings = stop
-        try:
-            expected = type(model).generate(model, prompt(), **options)
-            output = model.generate(prompt(), assistant=scripted(model, text, spoil), **options)
-        finally:
-            model.generation_config.stop_strings = None
-        assert torch.equal(output, expected)
-
-
 def test_stop_strings_with_a_streamer_show_no_token_that_is_not_in_the_text(model, text, tokenizer, capsys):
     dflash_hf.attach(model)
     stop = [tokenizer.decode(text[0, 11:13])]
