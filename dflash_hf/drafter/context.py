@@ -178,7 +178,8 @@ class _LayerBuffer:
         keep = self.visible
         capacity = max(_FIRST_CAPACITY, 2 * (keep + rows))
         for name, like in (("_keys", keys), ("_values", values)):
-            grown = like.new_empty(*like.shape[:2], capacity, like.shape[3])
+            with torch.inference_mode(False):  # else it could not be written to in a turn outside that mode
+                grown = like.new_empty(*like.shape[:2], capacity, like.shape[3])
             if keep:
                 grown[:, :, :keep] = getattr(self, name)[:, :, self.held - keep : self.held]
             setattr(self, name, grown)

@@ -7,6 +7,7 @@ scores, ids and length, a round is one tensor operation and one copy to the host
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +38,21 @@ class Acceptance:
 
     Args:
         processors, criteria, config: as the host prepared them.
+        show: called with each committed token once the criteria have seen it.
         probabilities: also give the target's probability of each drafted token.
     """
 
-    def __init__(self, processors: Any, criteria: Any, config: GenerationConfig, probabilities: bool = False) -> None:
+    def __init__(
+        self,
+        processors: Any,
+        criteria: Any,
+        config: GenerationConfig,
+        show: Callable[[int], None] = lambda token: None,
+        probabilities: bool = False,
+    ) -> None:
         self.processors, self.criteria = processors, criteria
         self.do_sample = bool(config.do_sample)
-        self.probabilities = probabilities
+        self.show, self.probabilities = show, probabilities
         self.stepwise = needs_steps(processors, criteria)
         self.ends = end_of_text_ids(criteria)
         self.limit = length_limit(criteria)
@@ -104,6 +113,8 @@ class Acceptance:
         if self.probabilities:
             target_p = torch.softmax(scores, dim=-1)[: len(drafted)].gather(1, drafted[:, None]).flatten().tolist()
         done = full or tokens[-1] in self.ends
+        for token in tokens:
+            self.show(token)
         return Verdict(picks[None, : len(tokens)], tokens, min(accepted, len(tokens)), done, target_p)
 
     def _walk(self, ids: Tensor, logits: Tensor, drafted: Tensor, q: Tensor | None) -> Verdict:
@@ -122,6 +133,7 @@ class Acceptance:
             if self.probabilities and place < len(proposed):
                 target_p[place] = float(torch.softmax(scores[0], dim=-1)[proposed[place]])
             done = bool(self.criteria(ids, self.scores).all())
+            self.show(tokens[-1])
             accepted += int(kept)
             if done or not kept:
                 break

@@ -9,6 +9,7 @@ was there. The drafter is never a submodule: it is in no ``state_dict`` and in n
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ from dflash_hf.generation.record import forget, remember
 from dflash_hf.generation.refusals import RowsRefusedError
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target.host import explicit_draft_cap
-from dflash_hf.target.pairing import check_pair, pair_view
+from dflash_hf.target.pairing import check_pair, pair_view, warn_of_doubts
 from dflash_hf.target.view import model_name, public_name
 from dflash_hf.trace import Trace
 
@@ -39,7 +40,8 @@ class _Attached:
     def __init__(self, drafter: DFlashDrafter | None, before: dict[str, Any]) -> None:
         self.drafter = drafter
         self.before = before  # instance attributes that attach has covered
-        self.warned: set[str] = set()
+        self.warned: set[str] = set()  # reasons that were given once
+        self.seen: weakref.WeakSet[DFlashDrafter] = weakref.WeakSet()  # other drafters that were looked at once
         self.memory = ContextMemory()
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> _Attached:
@@ -121,8 +123,11 @@ def generate_with_memory(
     **kwargs: Any,
 ) -> Any:
     """:func:`generate` of ``model``; ``memory`` keeps drafter contexts between turns of a conversation."""
-    forget()
     attached: _Attached | None = model.__dict__.get(_STATE)
+    if assistant is None and getattr(generation_config, "is_assistant", False):
+        # The host asks this model for candidates, inside a call of another.
+        return _plain(model, attached)(inputs, generation_config, *args, assistant_model=assistant_model, **kwargs)
+    forget()
     named = _named_drafter(assistant, assistant_model)
     if assistant_model is not None and named is None:
         kwargs["assistant_model"] = assistant_model
@@ -186,12 +191,10 @@ def _plain(model: PreTrainedModel, attached: _Attached | None) -> Any:
 
 def _check_once(model: PreTrainedModel, attached: _Attached | None, drafter: DFlashDrafter) -> None:
     """Refuse a pair that does not fit, every time; warn of a doubtful one the first time it is used."""
-    pair = f"pair {id(drafter)}"
-    if attached is None or attached.drafter is drafter or pair in attached.warned:
-        pair_view(model, drafter)
-    else:
-        check_pair(model, drafter)
-        attached.warned.add(pair)
+    view = pair_view(model, drafter)
+    if attached is not None and attached.drafter is not drafter and drafter not in attached.seen:
+        attached.seen.add(drafter)
+        warn_of_doubts(view, drafter)
 
 
 def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:

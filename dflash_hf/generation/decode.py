@@ -75,7 +75,10 @@ def generate(
             f"custom_generate=dflash_hf.generate needs assistant=<DFlashDrafter>, got {type(assistant).__name__}"
         )
     view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
-    reason = refusal(generation_config, cache=cache, keeps_cache=cache is not None)
+    if not rows:
+        raise IndexError(f"there is no row to decode: input_ids has shape {tuple(input_ids.shape)}")
+    synced = host.synchronises(model, None)
+    reason = refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced)
     if reason is not None:
         raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
     if rows > 1 and (reason := refusal_of_rows(logits_processor, stopping_criteria, model_kwargs, cache)):

@@ -5,7 +5,7 @@
              verify    target([anchor, draft])             K = J + 1 logits, taps
              accept    acceptance.verdict(logits, draft)   m committed tokens
              commit    state.keep(m), engine.inject(m taps)
-             emit      streamer, record, on_round
+             emit      record, on_round; the streamer had each token when it was accepted
 
 Several rows are decoded one after another, each by a loop of its own (``generation.rows``).
 """
@@ -60,7 +60,7 @@ class SequentialLoop:
     def __init__(self, call: Call, trace: Trace) -> None:
         self.call, self.trace = call, trace
         config, options = call.config, call.options
-        self.acceptance = Acceptance(call.processors, call.criteria, config, options.trace_probabilities)
+        self.acceptance = Acceptance(call.processors, call.criteria, config, self._show, options.trace_probabilities)
         self.returned = TokenOutputs(config, call.state)
         self.draws = options.proposals == "sampled" and bool(config.do_sample)
         self.position = 0  # of the anchor, the newest committed token
@@ -127,7 +127,7 @@ class SequentialLoop:
         self.trace.first_token = verdict.tokens[0]
         self.returned.add_prefill(self.outputs)
         self.ids = torch.cat([self.ids, verdict.ids], dim=1)
-        self._emit(verdict)
+        self.done = verdict.done
 
     def _round(self) -> RoundRecord:
         call, count = self.call, self._room()
@@ -143,7 +143,7 @@ class SequentialLoop:
         if call.engine.most and (call.keep_context or not verdict.done):
             call.engine.inject_run(taps[:, :rows], self.position)
         self.position += rows
-        self._emit(verdict)
+        self.done = verdict.done
         return self._record(verdict, draft)
 
     def _room(self) -> int:
@@ -181,10 +181,10 @@ class SequentialLoop:
         self.returned.add(self.outputs, past, rows)
         self.ids = torch.cat([self.ids, ids], dim=1)
 
-    def _emit(self, verdict: Verdict) -> None:
-        self.done = verdict.done
+    def _show(self, token: int) -> None:
+        """To the streamer, as plain decoding does: each token by itself, flat."""
         if self.call.streamer is not None:
-            self.call.streamer.put(torch.tensor(verdict.tokens))
+            self.call.streamer.put(torch.tensor([token]))
 
     def _record(self, verdict: Verdict, draft: Draft | None) -> RoundRecord:
         call = self.call

@@ -88,8 +88,16 @@ def prefill(model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig,
 
 
 def extend(model: PreTrainedModel, outputs: Any, kwargs: dict[str, Any], tokens: int) -> dict[str, Any]:
-    """Masks, positions and token types grown by ``tokens``; the arguments given are not changed."""
-    return model._update_model_kwargs_for_generation(outputs, copy.copy(kwargs), num_new_tokens=tokens)
+    """Masks, positions and token types grown by ``tokens``; the arguments given are not changed.
+
+    Grown several tokens at once, token types would repeat the last *several* of the prompt and a cross-attention mask
+    would grow by one row (5.18 to 5.24); plain decoding grows by one token at a time, and so do these calls.
+    """
+    kwargs = copy.copy(kwargs)
+    single = any(kwargs.get(name) is not None for name in ("token_type_ids", "cross_attention_mask"))
+    for step in [1] * tokens if single else [tokens]:
+        kwargs = model._update_model_kwargs_for_generation(outputs, kwargs, num_new_tokens=step)
+    return kwargs
 
 
 def padding(config: GenerationConfig, criteria: Any) -> int | None:

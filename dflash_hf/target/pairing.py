@@ -8,7 +8,7 @@ from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError, warn
 from dflash_hf.target.view import TargetView, model_name, public_name, view_target
 
-__all__ = ["check_pair", "fill_token_ids", "pair_view"]
+__all__ = ["check_pair", "fill_token_ids", "pair_view", "warn_of_doubts"]
 
 
 def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
@@ -26,13 +26,19 @@ def check_pair(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
         UnsupportedTargetError: the target is of a kind this version does not draft for.
     """
     view = pair_view(target, drafter)
-    for doubt in _doubts(view, drafter):
-        warn(f"{_name(drafter)} with {view.public_name}: {doubt}")
+    fill_token_ids(target, drafter)
+    warn_of_doubts(view, drafter)
     return view
 
 
+def warn_of_doubts(view: TargetView, drafter: DFlashDrafter) -> None:
+    """One warning for each thing about a pair that is legal but unlikely to be meant."""
+    for doubt in _doubts(view, drafter):
+        warn(f"{_name(drafter)} with {view.public_name}: {doubt}")
+
+
 def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
-    """:func:`check_pair` without its warnings, for a pair that was looked at before."""
+    """:func:`check_pair` without its warnings, changing nothing: for a pair that was looked at before."""
     view = view_target(target)
     if getattr(target, "_is_stateful", False):
         raise UnsupportedTargetError(
@@ -47,7 +53,6 @@ def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
             else "Load the target it was trained for (the card's base_model)."
         )
         raise IncompatiblePairError(f"{_name(drafter)} does not fit {view.name}: {'; '.join(problems)}. {advice}")
-    fill_token_ids(target, drafter)
     return view
 
 

@@ -7,7 +7,6 @@ layers, MLA, static. A cache keeps its mode: what ``begin`` switches on, ``end``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 from torch import Tensor
@@ -35,8 +34,8 @@ def cannot_crop(cache: Any) -> str | None:
 class CropState:
     """A host cache driven by :meth:`take` and :meth:`keep`: of the rows of the last block, so many stay.
 
-    The cache may be the user's own: after :meth:`end` it is in the mode it came in, and a round that was interrupted
-    has left nothing behind.
+    The cache may be the user's own: after :meth:`end` it is in the mode it came in, and a prefill (``take(0)`` before
+    it, :meth:`begin` after it) or a round that was interrupted has left nothing behind.
 
     Args:
         cache: the cache of one row.
@@ -104,23 +103,30 @@ class CropState:
 
     def _go_back(self, layer: Any, before: dict[str, Any] | None) -> None:
         if before is not None:
+            vars(layer).clear()
             vars(layer).update(before)
         elif (surplus := int(layer.get_seq_length()) - self.length) > 0:
             layer.crop(-surplus)
 
 
 def _standing(layer: Any) -> dict[str, Any] | None:
-    """How a layer goes back: by its length (None), or by what it holds where that is little and cannot be cropped."""
-    if hasattr(layer, "get_seq_length") and not (getattr(layer, "is_sliding", False) and hasattr(layer, "record_past")):
+    """How a layer goes back: by its length (None), or by all it holds where a length is not enough.
+
+    That is where it has none (short convolutions), forgets what lies behind a window, or holds nothing yet. A layer
+    that keeps everything is not held on to: its old tensors would double the memory of a prefill.
+    """
+    if hasattr(layer, "get_seq_length") and not hasattr(layer, "record_past") and layer.is_initialized:
         return None
     return {name: _apart(value) for name, value in vars(layer).items()}
 
 
 def _apart(value: Any) -> Any:
-    """A layer replaces its keys, but writes into its dicts, and a convolution into the tensors in them."""
-    if not isinstance(value, dict):
-        return copy(value) if isinstance(value, list) else value
-    return {key: held.clone() if isinstance(held, Tensor) else held for key, held in value.items()}
+    """A layer replaces its keys, but counts in place, and a convolution writes in place into what its dicts hold."""
+    if isinstance(value, dict):
+        return {key: held.clone() if isinstance(held, Tensor) else held for key, held in value.items()}
+    if isinstance(value, list):
+        return list(value)
+    return value.clone() if isinstance(value, Tensor) and not value.dim() else value
 
 
 def _window(layer: Any) -> int | None:

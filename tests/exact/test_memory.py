@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -79,6 +80,28 @@ def test_every_token_of_three_turns_is_shown_once(kind, door):
     assert context < cached, "the last turn showed only what was new"
     memory = talk.pair._memory if door == "wrapper" else talk.model.__dict__["_dflash_attached"].memory
     assert memory.recall(talk.cache, talk.drafter, 1)[0].length == cached, "and all of it is known"
+
+
+def test_two_conversations_on_one_pair_each_have_their_own():
+    talk = Conversation()
+    first, second = talk.cache, DynamicCache(config=talk.model.config)
+    texts = [prompt(), prompt(9, seed=5)]
+    for turn in range(3):
+        for who, cache in enumerate((first, second)):
+            texts[who] = talk.turn(more(texts[who], seed=20 + turn), cache=cache)
+            start = 0 if turn == 0 else texts[who].shape[1] - NEW - 5 - 1
+            assert talk.known() == set(range(start, texts[who].shape[1] - 1))
+
+
+@pytest.mark.parametrize("modes", [(torch.inference_mode, nullcontext), (nullcontext, torch.inference_mode)])
+def test_a_context_from_another_gradient_mode_goes_on(modes):
+    """Tensors made in inference mode cannot be written to outside it."""
+    talk = Conversation()
+    text = prompt()
+    for turn in range(3):
+        with modes[turn % 2]():
+            text = talk.turn(more(text, seed=20 + turn))
+    assert len(talk.known()) == 3 * (NEW + 5) + 7 - 1
 
 
 def test_only_the_new_ids_may_be_given():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
 import threading
 
 import pytest
@@ -161,28 +160,6 @@ def test_the_trace_belongs_to_the_thread(model, text):
     thread.join()
     assert theirs[0] is None and len(theirs[1].tokens) == 9
     assert last_trace() is mine and len(mine.tokens) == 5
-
-
-def test_two_threads_share_a_pair(model, text):
-    drafter = scripted(model, text, lambda place: place % 3 == 0)
-    dflash_hf.attach(model, drafter)
-    outputs = {}
-
-    def run(name):
-        outputs[name] = [model.generate(prompt(), max_new_tokens=24, do_sample=False) for _ in range(8)]
-
-    threads = [threading.Thread(target=run, args=(name,)) for name in range(3)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # as many switches between threads as can be had
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert len(outputs) == 3, "a thread died"
-    assert all(torch.equal(output, text) for rows in outputs.values() for output in rows)
 
 
 def test_a_pair_that_does_not_fit_is_refused_at_attach(model):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import DynamicCache
 
 from dflash_hf.bench.judge import judge
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.options import DFlashOptions
-from dflash_hf.target.host import cache_key
 from tests.scripted import scripted
 from tests.tiny import CONFIGS, greedy, prompt, tiny_target
 
@@ -69,16 +67,6 @@ def test_target_and_drafter_may_differ_in_dtype(dtypes):
         assert judge(target, prompt(), output[0, prompt().shape[1] :].tolist()).ok
 
 
-def test_generate_from_embeddings_equals_plain(llama):
-    model, _ = llama
-    embeds = model.get_input_embeddings()(prompt()).detach()
-    expected = type(model).generate(model, inputs_embeds=embeds, max_new_tokens=20, do_sample=False)
-    drafter = scripted(model, [*prompt()[0].tolist(), *expected[0].tolist()], PATTERNS["some"])
-    output = model.generate(inputs_embeds=embeds, max_new_tokens=20, do_sample=False, assistant=drafter)
-    assert torch.equal(output, expected)
-    assert drafter.calls < 18
-
-
 def test_generate_accepts_what_the_script_allows(family):
     model, text = family
     drafted(model, text, PATTERNS["all"])
@@ -101,45 +89,6 @@ def test_generate_never_verifies_wider_than_the_budget(llama):
     finally:
         handle.remove()
     assert widths == [7, 3], "the prompt, then the anchor and the two drafts that still fit"
-
-
-@pytest.mark.parametrize("pattern", ["all", "some"])
-def test_generate_reuses_a_users_cache_over_turns(family, pattern):
-    model, _ = family
-    turns = {}
-    for way in ("plain", "drafted"):
-        cache, ids, lengths, texts = DynamicCache(config=model.config), prompt(), [], []
-        for turn in range(3):
-            options = {"max_new_tokens": 12, "do_sample": False, cache_key(model): cache}
-            if way == "plain":
-                ids = type(model).generate(model, ids, **options)
-            else:
-                ids = model.generate(
-                    ids, assistant=scripted(model, turns["plain"][0][turn], PATTERNS[pattern]), **options
-                )
-            texts.append(ids)
-            lengths.append(cache.get_seq_length())
-            ids = torch.cat([ids, torch.tensor([[11 + turn, 12, 13]])], dim=1)
-        turns[way] = (texts, lengths)
-    assert all(torch.equal(a, b) for a, b in zip(turns["plain"][0], turns["drafted"][0], strict=True))
-    assert turns["plain"][1] == turns["drafted"][1]
-
-
-def test_generate_of_a_left_padded_row(llama):
-    model, _ = llama
-    ids = torch.cat([torch.zeros(1, 5, dtype=torch.long), prompt()], dim=1)
-    mask = torch.cat([torch.zeros(1, 5, dtype=torch.long), torch.ones_like(prompt())], dim=1)
-    expected = greedy(model, ids, 30, attention_mask=mask)
-    seen = []
-    drafter = scripted(model, expected[:, 5:], PATTERNS["some"])
-    inject = drafter.inject
-    drafter.inject = lambda taps, positions, context: (
-        seen.append(positions[0].tolist()),
-        inject(taps, positions, context),
-    )
-    output = model.generate(ids, attention_mask=mask, max_new_tokens=30, do_sample=False, assistant=drafter)
-    assert torch.equal(output, expected)
-    assert seen[0] == list(range(7)), "padding is not shown to the drafter; positions are the true ones"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 
 import pytest
@@ -14,7 +13,6 @@ from transformers import (
     MaxTimeCriteria,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
-    StaticCache,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
 )
@@ -26,18 +24,6 @@ from dflash_hf.target.host import cache_key
 from tests.scripted import scripted
 from tests.tiny import greedy, prompt, tiny_target
 
-REFUSED = [
-    ({"num_beams": 2}, "num_beams=2"),
-    ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences=2"),
-    ({"use_cache": False}, "use_cache=False"),
-    ({"cache_implementation": "static"}, "'static'"),
-    ({"prompt_lookup_num_tokens": 3}, "prompt lookup"),
-    ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
-    ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
-    ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight"),
-    ({"static_cache": True}, "a static cache"),
-]
-
 
 @pytest.fixture
 def model():
@@ -47,35 +33,6 @@ def model():
 @pytest.fixture
 def text(model):
     return greedy(model, prompt(), 24)
-
-
-def written(model, options):
-    """Options as ``generate`` takes them: a static cache is made for the call."""
-    options = dict(options)
-    if options.pop("static_cache", False):
-        options[cache_key(model)] = StaticCache(config=model.config, max_cache_len=64)
-    return {"max_new_tokens": 8, "do_sample": False, **options}
-
-
-@pytest.mark.parametrize(("options", "reason"), REFUSED, ids=[next(iter(options)) for options, _ in REFUSED])
-def test_what_is_not_drafted_is_refused_before_work_or_runs_plainly(model, text, options, reason):
-    drafter, forwards = scripted(model, text), []
-    dflash_hf.attach(model, drafter)
-    handle = model.register_forward_pre_hook(lambda *_: forwards.append(1))
-    with pytest.raises(UnsupportedCallError, match=reason):
-        model.generate(prompt(), assistant=drafter, **written(model, options))
-    assert not forwards
-    with pytest.warns(UserWarning, match=reason) as caught:
-        torch.manual_seed(0)
-        output = model.generate(prompt(), **written(model, options))
-    handle.remove()
-    assert caught[0].filename == __file__, "the warning points at the call"
-    assert reason in last_trace().fallback and last_trace().loop == "plain"
-    torch.manual_seed(0)
-    plain = type(model).generate(model, prompt(), **written(model, options))
-    for mine, theirs in ((output, plain),):
-        assert torch.equal(getattr(mine, "sequences", mine), getattr(theirs, "sequences", theirs))
-    assert drafter.calls == 0
 
 
 def test_token_healing_and_stop_strings_without_a_tokenizer_are_refused(model, text):
@@ -90,21 +47,6 @@ def test_a_target_without_a_cache_is_refused_before_work():
     model = dflash_hf.attach(OpenAIGPTLMHeadModel(config).eval())
     with pytest.raises(UnsupportedCallError, match="keeps no cache"):
         model.generate(prompt(), max_new_tokens=4, assistant=scripted(model, [2] * 20))
-
-
-def test_one_warning_per_reason(model, text):
-    drafter = scripted(model, text)
-    dflash_hf.attach(model, drafter)
-    batch = prompt().expand(2, -1)
-    with pytest.warns(UserWarning, match="without the attached drafter.*2 rows"):
-        output = model.generate(batch, max_new_tokens=24, do_sample=False)
-    assert torch.equal(output[0], text[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.generate(batch, max_new_tokens=4, do_sample=False)
-    with pytest.raises(UnsupportedCallError, match="2 rows"):
-        model.generate(batch, max_new_tokens=4, assistant=drafter)
-    assert drafter.calls == 0
 
 
 def test_arguments_that_contradict_each_other_are_refused(model, text):
