@@ -76,7 +76,7 @@ def generate(
         )
     view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
     if not rows:
-        raise IndexError(f"there is no row to decode: input_ids has shape {tuple(input_ids.shape)}")
+        raise RuntimeError(f"there is no row to decode: input_ids has shape {tuple(input_ids.shape)}")
     synced = host.synchronises(model, None)
     reason = refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced)
     if reason is not None:
