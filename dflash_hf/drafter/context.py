@@ -100,6 +100,11 @@ class GrowingContext:
         for part in self._parts():
             part.drop(rows)
 
+    def forget_from(self, position: int) -> None:
+        """Forget rows that stand at ``position`` or after it. Waits for the device, if anything is held."""
+        if (held := self._positions.last(self.length)) is not None:
+            self.crop(int((held[0] >= position).sum()))
+
     def _parts(self) -> list[_PositionBuffer | _LayerBuffer]:
         return [self._positions, *self._layers]
 

@@ -94,9 +94,15 @@ class DFlashCandidateGenerator(CandidateGenerator):
             return draft if warp is None else draw_parallel(draft, warp(self.logits_of(draft)[0]))
 
     def logits_of(self, draft: Draft) -> Tensor:
-        """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied."""
-        config = self.drafter.config
-        return draft_logits(draft.logits, config.output_multiplier, config.final_logit_softcapping)
+        """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied.
+
+        Where its config has none of its own, they are the target's: a drafter that borrows the head was trained on
+        what the target makes of it (z-lab's MLX loader does the same).
+        """
+        config, view = self.drafter.config, self.view
+        multiplier = config.output_multiplier if config.output_multiplier != 1.0 else view.logit_multiplier
+        cap = config.final_logit_softcapping
+        return draft_logits(draft.logits, multiplier, view.logit_softcap if cap is None else cap)
 
     def _embedding_device(self) -> torch.device:
         parameter = next(self.view.embedding.parameters(), None)
@@ -126,7 +132,9 @@ class DFlashCandidateGenerator(CandidateGenerator):
         taps = torch.cat([hidden[layer + 1][:, :verified].to(hidden[-1].device) for layer in layers], dim=-1)
         last = length - 2  # the newest token the target has run; the one after it is the anchor
         self.inject_run(taps, last + 1 - verified)
-        room = self.most if self._max_length is None else min(self.most, self._max_length - length - 1)
+        rooms = [self.most, self.view.room(length - 1, length, length - 1)]
+        rooms.append(None if self._max_length is None else self._max_length - length - 1)
+        room = min(each for each in rooms if each is not None)
         if room < 1:
             return input_ids, None
         draft = self.propose(input_ids[:, -1:], length - 1, room)

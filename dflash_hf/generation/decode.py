@@ -100,18 +100,22 @@ def generate(
             keep_context=turn.kept, row=row,
         )  # fmt: skip
         loops.append(SequentialLoop(call, new_trace(view, assistant)))
-    with _undone(loops, turn, taps, new_trace(view, assistant)) as trace:
+    with _undone(loops, turn, taps, cache, new_trace(view, assistant)) as trace:
         for row, loop in enumerate(loops):
             kwargs = model_kwargs if rows == 1 else {**row_of_arguments(model_kwargs, row), key: caches[row]}
             loop.run(input_ids[row : row + 1], kwargs)
         sequences = loops[0].ids
         if rows > 1:
             sequences = level(loops, host.padding(generation_config, stopping_criteria), seen=dflash_seen, cache=cache)
-    return _answer(loops, sequences, {key: cache}, trace) if generation_config.return_dict_in_generate else sequences
+    if not generation_config.return_dict_in_generate:
+        return sequences
+    return _answer(loops, sequences, {key: cache if rows > 1 else loops[0].call.state.cache}, trace)
 
 
 @contextmanager
-def _undone(loops: Sequence[SequentialLoop], turn: Turn, taps: TapRecorder, whole: Trace) -> Iterator[Trace]:
+def _undone(
+    loops: Sequence[SequentialLoop], turn: Turn, taps: TapRecorder, cache: Any, whole: Trace
+) -> Iterator[Trace]:
     """The call between the things that must be undone, whatever happens; gives its trace, ``whole`` for many rows."""
     started = time.perf_counter()
     trace = loops[0].trace if len(loops) == 1 else whole
@@ -125,7 +129,7 @@ def _undone(loops: Sequence[SequentialLoop], turn: Turn, taps: TapRecorder, whol
         for loop in loops:
             loop.call.state.end()
             loop.call.clock.write_to(loop.trace)
-        turn.end(finished)
+        turn.end(finished, cache if len(loops) > 1 else loops[0].call.state.cache)
         trace.total_ms = 1e3 * (time.perf_counter() - started)
         remember(trace)
 

@@ -64,7 +64,7 @@ class Turn:
     """
 
     def __init__(self, memory: ContextMemory | None, cache: Any, drafter: DFlashDrafter, rows: int) -> None:
-        self._memory, self._cache, self._drafter = memory, cache, drafter
+        self._memory, self._drafter = memory, drafter
         fresh = memory if memory is not None else ContextMemory()
         self.contexts = fresh.recall(cache, drafter, rows)
         self._before = [context.length for context in self.contexts]
@@ -74,15 +74,18 @@ class Turn:
         """Whether another turn may follow."""
         return self._memory is not None
 
-    def end(self, finished: bool) -> None:
-        """Give the contexts back. What an unfinished call of several rows learned is in no cache, and forgotten."""
+    def end(self, finished: bool, cache: Any) -> None:
+        """Give the contexts back, for ``cache``: a target may have gone on with another than it was given.
+
+        What an unfinished call of several rows learned is in no cache, and forgotten.
+        """
         if self._memory is None:
             return
         for context, before in zip(self.contexts, self._before, strict=True):
             context.settle()
             if not finished and len(self.contexts) > 1:
                 context.crop(context.length - before)
-        self._memory.keep(self._cache, self._drafter, self.contexts)
+        self._memory.keep(cache, self._drafter, self.contexts)
 
 
 def _still_true(held: _Held, cache: Any) -> int:

@@ -112,16 +112,19 @@ class SequentialLoop:
 
         def sink(taps: Tensor, positions: Tensor | None) -> None:
             real, places = rows.select(taps, positions)
-            if places.shape[1]:
-                self.position = int(places[0, -1]) + 1
+            if not places.shape[1]:
+                return
+            first, self.position = int(places[0, 0]), int(places[0, -1]) + 1
             if call.engine.most:
+                call.engine.context.forget_from(first)  # of an earlier turn: a target may read everything again
                 call.engine.inject(real, places)
 
         call.state.take(0)
         with call.taps.listen(sink):
             self.outputs = host.prefill(call.model, self.ids, call.config, self.kwargs)
-        call.state.begin()
         self.kwargs = host.extend(call.model, self.outputs, self.kwargs, 1)
+        call.state.adopt(host.cache_of(call.model, self.kwargs))
+        call.state.begin()
         logits = self.outputs.logits[0, -1:]
         verdict = self.acceptance.verdict(self.ids, logits, None)
         self.trace.first_token = verdict.tokens[0]
@@ -151,8 +154,9 @@ class SequentialLoop:
         room = self.call.engine.most
         if self.acceptance.limit is not None:
             room = min(room, self.acceptance.limit - self.ids.shape[1] - 1)
-        if (positions := self.call.engine.view.position_limit) is not None:
-            room = min(room, positions - 1 - self.position)
+        allowed = self.call.engine.view.room(self.position, self.ids.shape[1], self.call.state.length)
+        if allowed is not None:
+            room = min(room, allowed)
         return max(room, 0)
 
     def _verify(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,14 +174,16 @@ class SequentialLoop:
             else:  # hooks would break up a compiled graph
                 self.outputs = read(output_hidden_states=True)
                 caught.append(call.taps.of(self.outputs.hidden_states))
-        return self.outputs.logits[0, -count - 1 :], caught[0]
+        rows = slice(-count - 1, None)  # a target that starts its cache anew reads everything again
+        return self.outputs.logits[0, rows], caught[0][:, rows]
 
     def _commit(self, ids: Tensor) -> None:
         """Of the verification's K rows the first m stay, those that stand before ``ids`` [1, m]."""
         call, rows = self.call, ids.shape[1]
+        self.kwargs = host.extend(call.model, self.outputs, self.kwargs, rows)
+        call.state.adopt(host.cache_of(call.model, self.kwargs))
         past = call.state.length
         call.state.keep(rows)
-        self.kwargs = host.extend(call.model, self.outputs, self.kwargs, rows)
         self.returned.add(self.outputs, past, rows)
         self.ids = torch.cat([self.ids, ids], dim=1)
 

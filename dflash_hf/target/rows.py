@@ -22,13 +22,14 @@ class RealRows:
     def select(self, taps: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """Taps [1, C, ...] and the positions the target got, to taps and positions [1, c] of real tokens.
 
-        A target that takes no positions counts from the cache's length; one with several axes (M-RoPE) has the text's
-        first.
+        A target that takes no positions counts its real tokens; one with several axes (M-RoPE) has the text's first.
         """
         first, count = self._next, taps.shape[1]
         self._next += count
+        if self._mask is not None:
+            first = min(first, self._mask.shape[1] - count)  # a target that starts its cache anew reads all again
         if positions is None:
-            positions = torch.arange(first, first + count, device=taps.device)[None]
+            positions = self._count(first, count).to(taps.device)
         while positions.dim() > 2:
             positions = positions[0]
         positions = positions.reshape(1, -1).expand(1, count)
@@ -36,3 +37,9 @@ class RealRows:
             return taps, positions
         real = self._mask[0, first : first + count].bool()
         return taps[:, real.to(taps.device)], positions[:, real.to(positions.device)]
+
+    def _count(self, first: int, count: int) -> Tensor:
+        """Positions [1, C] by counting; padding has none, so what is said of it does not matter."""
+        if self._mask is None:
+            return torch.arange(first, first + count)[None]
+        return (self._mask.long().cumsum(dim=-1) - 1)[:1, first : first + count]

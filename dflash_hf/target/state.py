@@ -74,6 +74,16 @@ class CropState:
                 "call generate without the drafter."
             )
 
+    def adopt(self, cache: Any) -> None:
+        """Go on with the cache the forward gave back: Phi-3 starts anew where its frequencies change."""
+        if cache is self.cache:
+            return
+        self.end()
+        self.cache = cache
+        if self._taken:  # in a round: the new cache holds its rows, and must remember enough to go back
+            self.begin()
+            self.length -= self._taken
+
     def take(self, rows: int) -> None:
         """The next forward will append ``rows`` tokens; the prefill any number, none of which will be dropped."""
         self._open = [_standing(layer) for layer in self.cache.layers]

@@ -84,11 +84,16 @@ class TapRecorder:
     def _listening(self) -> bool:
         return self._sink is not None and threading.get_ident() == self._owner
 
-    def _on_start(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any] | None = None) -> None:
+    def _on_start(
+        self, _module: nn.Module, args: Any, kwargs: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]] | None:
         # On another thread torch may find this hook gone half-way and call it without kwargs: it is deaf there anyway.
-        if self._listening and kwargs is not None:
-            self._forget()
-            self._positions = kwargs.get("position_ids")
+        if not self._listening or kwargs is None:
+            return None
+        self._forget()
+        self._positions = kwargs.get("position_ids")
+        # Where the last layers share keys and values (Gemma 4) they run for the asked-for rows alone; taps want all.
+        return (args, kwargs | {"logits_to_keep": 0}) if "logits_to_keep" in kwargs else None
 
     def _on_layer(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dflash_hf.errors import UnsupportedTargetError
+from dflash_hf.target.positions import room_for_drafts
+from dflash_hf.target.scales import embedding_scale, logit_multiplier, logit_softcap
 
 __all__ = ["TargetView", "model_name", "public_name", "view_target"]
 
@@ -40,7 +42,14 @@ class TargetView:
     @property
     def final_norm(self) -> nn.Module | None:
         """The norm between the last layer and the head, under the names decoder stacks give it."""
-        names = ("norm", "final_layernorm", "ln_f")
+        names = (
+            "norm",
+            "final_layernorm",
+            "ln_f",
+            "final_layer_norm",
+            "norm_f",
+            "embedding_norm",
+        )  # the last is LFM2's
         return next((found for name in names if (found := getattr(self.decoder, name, None)) is not None), None)
 
     @property
@@ -59,17 +68,24 @@ class TargetView:
         return int(rows) if rows is not None else int(self.text_config.vocab_size)
 
     @property
-    def position_limit(self) -> int | None:
-        """How many positions the target has, where they are rows of a table; rotary positions have no end."""
-        tables = (child for child in self.decoder.children() if isinstance(child, nn.Embedding))
-        if all(table is self.embedding for table in tables):
-            return None
-        return getattr(self.text_config, "max_position_embeddings", None)
+    def logit_multiplier(self) -> float:
+        """What the target multiplies its head's output by: Granite's ``logits_scaling``, Cohere's ``logit_scale``."""
+        return logit_multiplier(self.model.config)
+
+    @property
+    def logit_softcap(self) -> float | None:
+        """The target's soft cap on its logits, after the multiplier."""
+        return logit_softcap(self.model.config)
+
+    def room(self, position: int, length: int, held: int) -> int | None:
+        """How many tokens may be drafted here; see :func:`dflash_hf.target.positions.room_for_drafts`."""
+        return room_for_drafts(self.text_config, position, length, held)
 
     def embed(self, token_ids: Tensor, source: str = "target") -> Tensor:
-        """Embeddings [B, K, D] of ids [B, K]: the target's module (with its scale), or its raw rows."""
+        """Embeddings [B, K, D] of ids [B, K]: as the target scales them, in its module or after it, or its raw rows."""
         if source == "target":
-            return self.embedding(token_ids)
+            scale, embedded = embedding_scale(self.model.config), self.embedding(token_ids)
+            return embedded if scale == 1.0 else embedded * scale
         rows: Tensor = self.embedding.get_parameter("weight")
         return nn.functional.embedding(token_ids, rows)
 
@@ -119,7 +135,7 @@ def view_target(model: PreTrainedModel) -> TargetView:
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     missing = [
         part
-        for part, found in (("a list of decoder layers", layers), ("an embedding", embedding), ("an LM head", head))
+        for part, found in (("list of decoder layers", layers), ("embedding", embedding), ("LM head", head))
         if found is None
     ]
     if missing:

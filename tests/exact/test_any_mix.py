@@ -1,4 +1,4 @@
-"""Any mix of options gives what plain decoding gives: drawn at random, many at once, shrunk to the smallest that fails."""
+"""Any mix of options gives what plain decoding gives: drawn at random, many at once, shrunk to the least that fails."""
 
 from __future__ import annotations
 
@@ -121,13 +121,12 @@ def check(kind, eager, mix, alone, lengths, padding, new, block, taps, cap, wron
     ids, mask = padded(lengths)
     if len(lengths) == 1 and padding:
         ids, mask = (torch.nn.functional.pad(each, (padding, 0)) for each in (ids, mask))
-    several = len(lengths) * sequences > 1 and (sequences == 1 or "one_outcome" in mix)
-    if several:
+    more = {"num_return_sequences": sequences} if sequences > 1 and "one_outcome" in mix else {}
+    if len(lengths) > 1 or more:
         alone = {}
     if "guidance_scale" in alone:
         cached = False
         ids, mask = ids[:, -lengths[0] :], mask[:, -lengths[0] :]
-    more = {"num_return_sequences": sequences} if several and sequences > 1 else {}
     cached = cached and not more
 
     def run(drafter=None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 
 from dflash_hf.target.taps import TapRecorder
 from dflash_hf.target.view import view_target
-from tests.tiny import CONFIGS, prompt, tiny_target
+from tests.families import FAMILIES
+from tests.tiny import prompt, tiny_target
 
 
-@pytest.mark.parametrize("kind", sorted(CONFIGS))
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
 @torch.no_grad()
 def test_taps_equal_hidden_states(kind):
     model = tiny_target(kind)
@@ -24,7 +26,23 @@ def test_taps_equal_hidden_states(kind):
         hidden = model(prompt(), output_hidden_states=True).hidden_states
     expected = torch.cat([hidden[1], hidden[3], hidden[4]], dim=-1)
     assert torch.equal(caught[0][0], expected)
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # as the host's prefill asks for one row
+        with TapRecorder(view_target(model), [0, 2, 3]) as recorder, recorder.listen(lambda *taps: caught.append(taps)):
+            assert model(prompt(), logits_to_keep=1).logits.shape[1] == 1
+        assert torch.equal(caught[1][0], expected)
     assert caught[0][1] is None or caught[0][1].reshape(-1)[-7:].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+@torch.no_grad()
+def test_final_norm_stands_between_the_last_layer_and_the_head(kind):
+    model, raw = tiny_target(kind), []
+    view = view_target(model)
+    view.layers[-1].register_forward_hook(
+        lambda _module, _args, out: raw.append(out if torch.is_tensor(out) else out[0])
+    )
+    last = model(prompt(), output_hidden_states=True).hidden_states[-1]
+    assert torch.equal(view.final_norm(raw[0]), last)
 
 
 @torch.no_grad()
