@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
-from transformers import GenerationConfig, GPT2Config, StoppingCriteriaList
+from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from dflash_hf.generation.attach import generate
 from dflash_hf.generation.record import last_trace
 from tests.exact.same import PATTERNS, assert_equal_outputs, assert_same, drafter_for
-from tests.tiny import CONFIGS, IDS, VOCAB, prompt, tiny_target
+from tests.tiny import FAMILIES, build_target, prompt, tiny_target
 
 PROMPT = prompt(seed=1028)  # its first 21 new tokens are all different
 START = PROMPT.shape[1]
@@ -155,11 +156,8 @@ def test_ends_that_only_the_models_generation_config_names(kind, ids):
 @pytest.fixture(scope="module")
 def short():
     """A GPT-2 that knows 32 positions."""
-    CONFIGS["gpt2_of_32"] = lambda: GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=4, n_head=4, n_positions=32, **IDS)
-    try:
-        return tiny_target("gpt2_of_32")
-    finally:
-        del CONFIGS["gpt2_of_32"]
+    gpt2 = FAMILIES["gpt2"]
+    return build_target(replace(gpt2, fields={**gpt2.fields, "n_positions": 32}))
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
