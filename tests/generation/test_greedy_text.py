@@ -37,13 +37,6 @@ def drafted(model, text, spoil=PATTERNS["some"], ids=None, **options):
     return model.generate(prompt() if ids is None else ids, assistant=scripted(model, text, spoil), **options)
 
 
-@pytest.mark.parametrize("pattern", sorted(PATTERNS))
-def test_generate_equals_plain_on_every_family(family, pattern):
-    model, text = family
-    assert torch.equal(drafted(model, text, PATTERNS[pattern]), text)
-    assert last_trace().tokens == text[0, prompt().shape[1] :].tolist()
-
-
 def test_the_hosts_own_loop_with_our_engine_equals_plain_on_every_family(family):
     model, text = family
     drafter = scripted(model, text, PATTERNS["some"])
@@ -111,14 +104,6 @@ def test_generate_reaches_the_last_row_of_a_position_table_and_no_further():
     text = greedy(model, prompt(), 128 - 7)
     assert torch.equal(drafted(model, text, PATTERNS["all"], max_new_tokens=128 - 7), text)
     assert last_trace().metrics()["num_accepted_draft_tokens"] > 100
-
-
-def test_generate_drafts_on_past_the_positions_a_rotary_target_was_trained_with():
-    model = tiny_target()
-    model.config.max_position_embeddings = 20
-    text = greedy(attach(model), prompt(), 30)
-    assert torch.equal(drafted(model, text, PATTERNS["all"], max_new_tokens=30), text)
-    assert last_trace().metrics()["num_plain_steps"] == 0
 
 
 @pytest.mark.parametrize("cap", [0, 1, 3, 7, 50])
