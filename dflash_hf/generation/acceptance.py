@@ -107,7 +107,7 @@ class Acceptance:
         *own, accepted = torch.cat([picks, kept.view(1)]).tolist()  # the round's one copy to the host
         tokens = cut_at_end_of_text(own[: accepted + 1], self.ends)
         if self.scores is not None:
-            self.scores += tuple(scores[place, None] for place in range(len(tokens)))
+            self.scores += tuple(scores[place, None].clone() for place in range(len(tokens)))
         full = self.limit is not None and ids.shape[1] + len(tokens) >= self.limit
         target_p: list[float | None] | None = None
         if self.probabilities:

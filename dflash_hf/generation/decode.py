@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
@@ -33,6 +35,7 @@ from dflash_hf.target.cache_rows import split_cache
 from dflash_hf.target.pairing import pair_view
 from dflash_hf.target.state import CropState
 from dflash_hf.target.taps import TapRecorder
+from dflash_hf.target.view import TargetView
 from dflash_hf.trace import Trace
 
 __all__ = ["generate"]
@@ -75,31 +78,22 @@ def generate(
             f"custom_generate=dflash_hf.generate needs assistant=<DFlashDrafter>, got {type(assistant).__name__}"
         )
     view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
-    if not rows:
-        raise RuntimeError(f"there is no row to decode: input_ids has shape {tuple(input_ids.shape)}")
-    synced = host.synchronises(model, None)
-    reason = refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced)
-    if reason is not None:
-        raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
-    if rows > 1 and (reason := refusal_of_rows(logits_processor, stopping_criteria, model_kwargs, cache)):
-        raise RowsRefusedError(f"{view.name} with a DFlash drafter: {reason}.")
+    _refuse(view, rows, cache, generation_config, logits_processor, stopping_criteria, model_kwargs)
+    options = _options(dflash, generation_config)
     turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows)
-    caches = [cache] if rows == 1 else split_cache(cache, rows)
     taps = TapRecorder(view, assistant.config.target_layer_ids)
-    options, forward = _options(dflash, generation_config), host.forward_of(model, generation_config, model_kwargs)
-    loops, key = [], host.cache_key(model)
-    for row, own in enumerate(caches):
-        clock = RoundClock(model.device)
-        engine = DFlashCandidateGenerator(
-            assistant, view, max_draft_tokens=options.max_draft_tokens, clock=clock, context=turn.contexts[row]
-        )
-        call = Call(
-            model=model, forward=forward, engine=engine, taps=taps, state=CropState(own, view.layer_types),
-            processors=processors_for_row(logits_processor, row, rows), criteria=stopping_criteria,
-            config=generation_config, options=options, streamer=dflash_streamer, clock=clock,
-            keep_context=turn.kept, row=row,
-        )  # fmt: skip
-        loops.append(SequentialLoop(call, new_trace(view, assistant)))
+    one_row = partial(
+        Call, model=model, forward=host.forward_of(model, generation_config, model_kwargs), taps=taps,
+        criteria=stopping_criteria, config=generation_config, options=options, streamer=dflash_streamer,
+        keep_context=turn.kept,
+    )  # fmt: skip
+    engine_of = partial(DFlashCandidateGenerator, assistant, view, max_draft_tokens=options.max_draft_tokens)
+    caches = [cache] if rows == 1 else split_cache(cache, rows)
+    loops = [
+        _loop(one_row, engine_of, view, turn.contexts[row], own, processors_for_row(logits_processor, row, rows), row)
+        for row, own in enumerate(caches)
+    ]
+    key = host.cache_key(model)
     with _undone(loops, turn, taps, cache, new_trace(view, assistant)) as trace:
         for row, loop in enumerate(loops):
             kwargs = model_kwargs if rows == 1 else {**row_of_arguments(model_kwargs, row), key: caches[row]}
@@ -110,6 +104,35 @@ def generate(
     if not generation_config.return_dict_in_generate:
         return sequences
     return _answer(loops, sequences, {key: cache if rows > 1 else loops[0].call.state.cache}, trace)
+
+
+def _refuse(
+    view: TargetView, rows: int, cache: Any, config: GenerationConfig, processors: Any, criteria: Any, kwargs: Any
+) -> None:
+    """Raise for what the host has prepared and we do not draft, before any work."""
+    if not rows:
+        raise RuntimeError("there is no row to decode: input_ids has a batch of 0")
+    synced = host.synchronises(view.model, None)
+    if reason := refusal(config, cache=cache, keeps_cache=cache is not None, synced=synced):
+        raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
+    if rows > 1 and (reason := refusal_of_rows(processors, criteria, kwargs, cache)):
+        raise RowsRefusedError(f"{view.name} with a DFlash drafter: {reason}.")
+
+
+def _loop(
+    one_row: partial[Call],
+    engine_of: partial[DFlashCandidateGenerator],
+    view: TargetView,
+    context: GrowingContext,
+    cache: Any,
+    processors: Any,
+    row: int,
+) -> SequentialLoop:
+    """The loop of one row, with a cache, a context, a clock and a trace of its own."""
+    clock, state = RoundClock(view.model.device), CropState(cache, view.layer_types)
+    engine = engine_of(clock=clock, context=context)
+    call = one_row(engine=engine, state=state, processors=processors, clock=clock, row=row)
+    return SequentialLoop(call, new_trace(view, engine.drafter))
 
 
 @contextmanager

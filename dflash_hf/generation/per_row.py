@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process, stopping_criteria
 
+from dflash_hf.target.host import prefix_rule
+
 __all__ = ["processors_for_row", "several_rows_refusal"]
 
 # They keep nothing between calls that depends on a row: one object serves all rows.
@@ -100,7 +102,8 @@ def _prefix_constrained(processor: Any, row: int, _rows: int) -> Any:
     Sequences of one prompt are judged apart. Where other processors leave one of them, not all, no allowed token, the
     host draws from nothing and raises; here that sequence is forced to what is allowed, as a lone one is in the host.
     """
-    allowed, prompt = processor._prefix_allowed_tokens_fn, row // processor._num_beams
+    allowed, sequences = prefix_rule(processor)
+    prompt = row // sequences
     return type(processor)(lambda _, ids: allowed(prompt, ids), num_beams=1)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "keeps_cache",
     "padding",
     "prefill",
+    "prefix_rule",
     "static_cannot",
     "synchronises",
     "verify",
@@ -105,6 +106,11 @@ def padding(config: GenerationConfig, criteria: Any) -> int | None:
     token = config._pad_token_tensor
     ends = any(hasattr(each, "eos_token_id") for each in criteria)
     return int(token) if ends and token is not None else None
+
+
+def prefix_rule(processor: Any) -> tuple[Any, int]:
+    """A ``PrefixConstrainedLogitsProcessor``'s function of (prompt, ids), and how many rows it counts as one prompt."""
+    return processor._prefix_allowed_tokens_fn, processor._num_beams
 
 
 def static_cannot(model: PreTrainedModel) -> str | None:
