@@ -56,9 +56,16 @@ rounds = st.lists(st.integers(0, 9), max_size=5).flatmap(
 )
 
 
+row = st.builds(Trace, rounds=st.lists(rounds, max_size=2), first_token=st.integers(0, 9))
+
+
 @given(
     st.builds(
-        Trace, rounds=st.lists(rounds, max_size=6), prompt_tokens=st.integers(0, 99), fallback=st.none() | st.text()
+        Trace,
+        rounds=st.lists(rounds, max_size=6),
+        prompt_tokens=st.integers(0, 99),
+        fallback=st.none() | st.text(),
+        rows=st.lists(row, max_size=3),
     )
 )
 def test_json_there_and_back(trace):

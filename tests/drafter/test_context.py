@@ -65,6 +65,57 @@ def test_a_full_layer_keeps_all_and_a_windowed_one_what_a_block_can_see():
     assert [layer.visible for layer in context._layers] == [300, 8]
 
 
+@torch.no_grad()
+def test_a_windowed_layer_does_not_grow_with_the_text():
+    model = drafter([9, 5], [False, False])
+    context, block = model.new_context(), torch.randn(1, 4, 16)
+    for start in range(0, 3000, 6):
+        model.inject(torch.randn(1, 6, 16), torch.arange(start, start + 6)[None], context)
+        model(block, position_ids=torch.arange(start + 6, start + 10)[None], cache=context)
+    assert all(layer._keys.shape[2] <= 256 for layer in context._layers)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    held=st.integers(1, 320),
+    dropped=st.integers(0, 330),
+    again=st.integers(0, 20),
+    windows=st.tuples(st.sampled_from([None, 5, 40]), st.sampled_from([None, 7])).map(list),
+)
+@torch.no_grad()
+def test_a_cropped_context_is_one_that_never_had_those_rows(held, dropped, again, windows):
+    """As far as windows let it: a layer that let old rows go does not get them back."""
+    model, generator = drafter(windows, [False, False]), torch.Generator().manual_seed(1)
+    taps, block = torch.randn(1, held + again, 16, generator=generator), torch.randn(1, 4, 16, generator=generator)
+    cropped, fresh, left = model.new_context(), model.new_context(), max(held - dropped, 0)
+    model.inject(taps[:, :held], torch.arange(held)[None], cropped)
+    cropped.crop(dropped)
+    if left:
+        model.inject(taps[:, :left], torch.arange(left)[None], fresh)
+    for context in (cropped, fresh):
+        if again:
+            model.inject(taps[:, held:], torch.arange(left, left + again)[None], context)
+    places = torch.arange(left + again, left + again + 4)[None]
+    assert cropped.length == fresh.length == left + again
+    if [layer.visible for layer in cropped._layers] == [layer.visible for layer in fresh._layers]:
+        mine, theirs = (model(block, position_ids=places, cache=each).last_hidden_state for each in (cropped, fresh))
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    else:
+        assert any(window is not None for window in windows) and dropped
+
+
+@torch.no_grad()
+def test_an_interrupted_injection_is_settled():
+    model = drafter([None, 6], [False, False])
+    context, taps = model.new_context(), torch.randn(1, 30, 16)
+    model.inject(taps[:, :20], torch.arange(20)[None], context)
+    model.layers[1].self_attn.inject = None  # layer 0 takes its rows, layer 1 raises
+    with pytest.raises(TypeError):
+        model.inject(taps[:, 20:], torch.arange(20, 30)[None], context)
+    context.settle()
+    assert context.length == 20 and {layer.length for layer in context._layers} == {20}
+
+
 def test_propose_parallel_leaves_the_anchors_slot_out():
     hidden = torch.eye(4)[None]  # slot k points at token k
     draft = propose_parallel(hidden, lambda states: states, 2)
