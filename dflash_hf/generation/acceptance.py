@@ -28,6 +28,7 @@ class Verdict:
 
     ids: Tensor  # [1, m] committed: they join the sequence
     tokens: list[int]  # the same
+    drafted: list[int]  # what was proposed
     accepted: int  # the first so many of them were drafted
     done: bool  # the text ends with them
     target_p: list[float | None] | None = None  # of each drafted token, when asked; None where it was not looked at
@@ -104,7 +105,8 @@ class Acceptance:
     def _at_once(self, ids: Tensor, logits: Tensor, drafted: Tensor, q: Tensor | None) -> Verdict:
         scores = self.processors(ids, logits)
         picks, kept = self._keep(scores, drafted, q)
-        *own, accepted = torch.cat([picks, kept.view(1)]).tolist()  # the round's one copy to the host
+        copied = torch.cat([picks, drafted, kept.view(1)]).tolist()  # the round's one copy to the host
+        own, proposed, accepted = copied[: len(picks)], copied[len(picks) : -1], copied[-1]
         tokens = cut_at_end_of_text(own[: accepted + 1], self.ends)
         if self.scores is not None:
             self.scores += tuple(scores[place, None].clone() for place in range(len(tokens)))
@@ -115,7 +117,7 @@ class Acceptance:
         done = full or tokens[-1] in self.ends
         for token in tokens:
             self.show(token)
-        return Verdict(picks[None, : len(tokens)], tokens, min(accepted, len(tokens)), done, target_p)
+        return Verdict(picks[None, : len(tokens)], tokens, proposed, min(accepted, len(tokens)), done, target_p)
 
     def _walk(self, ids: Tensor, logits: Tensor, drafted: Tensor, q: Tensor | None) -> Verdict:
         """Place by place, as plain decoding would go, until the first disagreement or the end."""
@@ -137,4 +139,4 @@ class Acceptance:
             accepted += int(kept)
             if done or not kept:
                 break
-        return Verdict(ids[:, start:], tokens, accepted, done, target_p if self.probabilities else None)
+        return Verdict(ids[:, start:], tokens, proposed, accepted, done, target_p if self.probabilities else None)

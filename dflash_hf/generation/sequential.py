@@ -193,8 +193,7 @@ class SequentialLoop:
             self.call.streamer.put(torch.tensor([token]))
 
     def _record(self, verdict: Verdict, draft: Draft | None) -> RoundRecord:
-        call = self.call
-        drafted = [] if draft is None else draft.tokens[0].tolist()
+        call, drafted = self.call, verdict.drafted
         bonus = verdict.tokens[-1] if len(verdict.tokens) > verdict.accepted else None
         cut = verdict.done or len(drafted) < call.engine.most
         record = RoundRecord(drafted, verdict.accepted, bonus, cut=cut, target_p=verdict.target_p, row=call.row)

@@ -28,6 +28,7 @@ WARPERS = {
     "typical": lambda: [processes.TypicalLogitsWarper(0.6)],
     "epsilon": lambda: [processes.EpsilonLogitsWarper(0.2)],
     "eta": lambda: [processes.EtaLogitsWarper(0.3)],
+    "top_h": lambda: [processes.TopHLogitsWarper(0.5)],
     "several": lambda: [processes.TemperatureLogitsWarper(1.4), processes.TopKLogitsWarper(2)],
     "repetition_penalty": lambda: [processes.RepetitionPenaltyLogitsProcessor(1.7)],
     "no_repeats": lambda: [processes.NoRepeatNGramLogitsProcessor(2)],
