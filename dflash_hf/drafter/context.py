@@ -96,6 +96,7 @@ class GrowingContext:
 
     def crop(self, rows: int) -> None:
         """Forget the newest ``rows`` rows, or all there are."""
+        assert rows >= 0, "a context cannot be cropped to more than it holds"
         rows = min(rows, self.length)
         for part in self._parts():
             part.drop(rows)
@@ -121,24 +122,24 @@ class _PositionBuffer:
 
     def __init__(self) -> None:
         self.length = 0
-        self._parts: list[Tensor] = []
+        self._held: Tensor | None = None
 
     def append(self, positions: Tensor) -> None:
-        self.length += positions.shape[1]
-        self._parts.append(positions)
+        end = self.length + positions.shape[1]
+        if self._held is None or end > self._held.shape[1]:
+            with torch.inference_mode(False):
+                grown = positions.new_empty(len(positions), max(_FIRST_CAPACITY, 2 * end))
+            if self._held is not None:
+                grown[:, : self.length] = self._held[:, : self.length]
+            self._held = grown
+        self._held[:, self.length : end] = positions
+        self.length = end
 
     def last(self, count: int) -> Tensor | None:
-        return self._whole()[:, self.length - count :] if self._parts else None
+        return None if self._held is None else self._held[:, self.length - count : self.length]
 
     def drop(self, rows: int) -> None:
-        if rows:
-            self.length -= rows
-            self._parts = [self._whole()[:, : self.length]] if self.length else []
-
-    def _whole(self) -> Tensor:
-        if len(self._parts) > 1:
-            self._parts = [torch.cat(self._parts, dim=1)]
-        return self._parts[0]
+        self.length -= rows
 
 
 class _LayerBuffer:

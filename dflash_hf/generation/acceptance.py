@@ -85,6 +85,8 @@ class Acceptance:
 
     def forced(self, ids: Tensor, logits: Tensor, tokens: Tensor) -> None:
         """Score ``tokens`` [m] that follow ``ids`` whatever ``logits`` [m, V] say."""
+        if self.scores is None and self.logits is None:
+            return
         logits = logits.to(device=ids.device, dtype=torch.float32, copy=True)
         if self.scores is not None:
             for row, token in zip(logits, tokens, strict=True):
@@ -122,21 +124,22 @@ class Acceptance:
     def _walk(self, ids: Tensor, logits: Tensor, drafted: Tensor, q: Tensor | None) -> Verdict:
         """Place by place, as plain decoding would go, until the first disagreement or the end."""
         start, proposed, tokens = ids.shape[1], drafted.tolist(), list[int]()
-        accepted, done = 0, False
+        accepted, done = 0, 0
         target_p: list[float | None] = [None] * len(proposed)
         for place, row in enumerate(logits):
             scores = self.processors(ids, row[None])
             here = slice(place, place + 1)
             token, kept = self._keep(scores, drafted[here], q[here] if q is not None else None)
-            tokens.append(int(token))
             ids = torch.cat([ids, token[None]], dim=1)
             if self.scores is not None:
                 self.scores += (scores,)
             if self.probabilities and place < len(proposed):
                 target_p[place] = float(torch.softmax(scores[0], dim=-1)[proposed[place]])
-            done = bool(self.criteria(ids, self.scores).all())
-            self.show(tokens[-1])
-            accepted += int(kept)
-            if done or not kept:
+            ended = self.criteria(ids, self.scores).all().to(token)
+            number, agreed, done = torch.stack([token[0], kept, ended]).tolist()  # a place's one copy to the host
+            tokens.append(number)
+            self.show(number)
+            accepted += agreed
+            if done or not agreed:
                 break
-        return Verdict(ids[:, start:], tokens, proposed, accepted, done, target_p if self.probabilities else None)
+        return Verdict(ids[:, start:], tokens, proposed, accepted, bool(done), target_p if self.probabilities else None)

@@ -35,7 +35,7 @@ _STATE = "_dflash_attached"
 
 
 class _Attached:
-    """What an attached model remembers. A copy of the model starts afresh with the same drafter, a pickle with none."""
+    """What an attached model remembers. A copy of the model starts afresh with the same drafter; a pickle is plain."""
 
     def __init__(self, drafter: DFlashDrafter | None, before: dict[str, Any]) -> None:
         self.drafter = drafter
@@ -134,6 +134,8 @@ def generate_with_memory(
     elsewhere = assistant_model is not None or kwargs.get("custom_generate") is not None
     drafter = named or (attached.drafter if attached is not None and not elsewhere else None)
     if drafter is None:
+        if dflash is not None:
+            DFlashOptions.of(dflash)  # a mistake in them is one without a drafter, too
         return _plain(model, attached)(inputs, generation_config, *args, **kwargs)
 
     def undrafted(reason: DFlashError) -> Any:

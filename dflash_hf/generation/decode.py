@@ -24,7 +24,7 @@ from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.generation.memory import ContextMemory, Turn
 from dflash_hf.generation.outputs import DFlashOutput, join_rows
-from dflash_hf.generation.per_row import processors_for_row
+from dflash_hf.generation.per_row import processors_for_row, several_rows_refusal
 from dflash_hf.generation.record import new_trace, remember
 from dflash_hf.generation.refusals import RowsRefusedError, refusal, refusal_of_rows
 from dflash_hf.generation.rows import level, row_of_arguments
@@ -78,17 +78,26 @@ def generate(
             f"custom_generate=dflash_hf.generate needs assistant=<DFlashDrafter>, got {type(assistant).__name__}"
         )
     view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
-    _refuse(view, rows, cache, generation_config, logits_processor, stopping_criteria, model_kwargs)
+    if not rows:
+        raise RuntimeError("there is no row to decode: input_ids has a batch of 0")
+    synced = host.synchronises(model, None)
+    if reason := refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced):
+        raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
+    if rows > 1 and (
+        reason := several_rows_refusal(logits_processor, stopping_criteria)
+        or refusal_of_rows(view, generation_config, rows, cache, model_kwargs, dflash_streamer)
+    ):
+        raise RowsRefusedError(f"{view.name} with a DFlash drafter: {reason}.")
     options = _options(dflash, generation_config)
-    turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows)
     taps = TapRecorder(view, assistant.config.target_layer_ids)
     one_row = partial(
         Call, model=model, forward=host.forward_of(model, generation_config, model_kwargs), taps=taps,
         criteria=stopping_criteria, config=generation_config, options=options, streamer=dflash_streamer,
-        keep_context=turn.kept,
+        keep_context=dflash_seen and dflash_memory is not None,
     )  # fmt: skip
     engine_of = partial(DFlashCandidateGenerator, assistant, view, max_draft_tokens=options.max_draft_tokens)
     caches = [cache] if rows == 1 else split_cache(cache, rows)
+    turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows)
     loops = [
         _loop(one_row, engine_of, view, turn.contexts[row], own, processors_for_row(logits_processor, row, rows), row)
         for row, own in enumerate(caches)
@@ -104,19 +113,6 @@ def generate(
     if not generation_config.return_dict_in_generate:
         return sequences
     return _answer(loops, sequences, {key: cache if rows > 1 else loops[0].call.state.cache}, trace)
-
-
-def _refuse(
-    view: TargetView, rows: int, cache: Any, config: GenerationConfig, processors: Any, criteria: Any, kwargs: Any
-) -> None:
-    """Raise for what the host has prepared and we do not draft, before any work."""
-    if not rows:
-        raise RuntimeError("there is no row to decode: input_ids has a batch of 0")
-    synced = host.synchronises(view.model, None)
-    if reason := refusal(config, cache=cache, keeps_cache=cache is not None, synced=synced):
-        raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
-    if rows > 1 and (reason := refusal_of_rows(processors, criteria, kwargs, cache)):
-        raise RowsRefusedError(f"{view.name} with a DFlash drafter: {reason}.")
 
 
 def _loop(

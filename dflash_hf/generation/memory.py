@@ -26,6 +26,7 @@ __all__ = ["ContextMemory", "Turn"]
 class _Held:
     drafter: weakref.ref[DFlashDrafter]
     contexts: list[GrowingContext]  # one a row
+    kind: tuple[torch.dtype, torch.device]  # the drafter's, in which the contexts are
     length: int  # tokens the cache held
     keyprint: Tensor | None  # [B, T] one number a token, that changes with everything up to it
 
@@ -42,7 +43,8 @@ class ContextMemory:
     def recall(self, cache: Any, drafter: DFlashDrafter, rows: int) -> list[GrowingContext]:
         """Contexts for the rows of ``cache``, given away: as far as they are known and still true, else empty."""
         held = self._held.pop(cache, None)
-        if held is None or held.drafter() is not drafter or len(held.contexts) != rows:
+        known = held is not None and held.drafter() is drafter and held.kind == _kind_of(drafter)
+        if held is None or not known or len(held.contexts) != rows:
             return [drafter.new_context() for _ in range(rows)]
         for context in held.contexts:
             context.crop(held.length - _still_true(held, cache))
@@ -51,7 +53,15 @@ class ContextMemory:
     def keep(self, cache: Any, drafter: DFlashDrafter, contexts: Sequence[GrowingContext]) -> None:
         """Remember ``contexts`` for as long as ``cache`` lives."""
         length = int(cache.get_seq_length())
-        self._held[cache] = _Held(weakref.ref(drafter), list(contexts), length, _keyprint(cache, length))
+        self._held[cache] = _Held(
+            weakref.ref(drafter), list(contexts), _kind_of(drafter), length, _keyprint(cache, length)
+        )
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> ContextMemory:
+        return ContextMemory()  # a copy of a pair has copies of no caches
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ContextMemory, ())
 
 
 class Turn:
@@ -67,25 +77,21 @@ class Turn:
         self._memory, self._drafter = memory, drafter
         fresh = memory if memory is not None else ContextMemory()
         self.contexts = fresh.recall(cache, drafter, rows)
-        self._before = [context.length for context in self.contexts]
-
-    @property
-    def kept(self) -> bool:
-        """Whether another turn may follow."""
-        return self._memory is not None
 
     def end(self, finished: bool, cache: Any) -> None:
         """Give the contexts back, for ``cache``: a target may have gone on with another than it was given.
 
-        What an unfinished call of several rows learned is in no cache, and forgotten.
+        Of an unfinished call of several rows nothing reached the cache, and its contexts are forgotten.
         """
-        if self._memory is None:
+        if self._memory is None or (not finished and len(self.contexts) > 1):
             return
-        for context, before in zip(self.contexts, self._before, strict=True):
+        for context in self.contexts:
             context.settle()
-            if not finished and len(self.contexts) > 1:
-                context.crop(context.length - before)
         self._memory.keep(cache, self._drafter, self.contexts)
+
+
+def _kind_of(drafter: DFlashDrafter) -> tuple[torch.dtype, torch.device]:
+    return drafter.dtype, drafter.device
 
 
 def _still_true(held: _Held, cache: Any) -> int:

@@ -41,26 +41,29 @@ class TokenOutputs:
         self.hidden_states: tuple[Any, ...] | None = () if returned and config.output_hidden_states else None
         self.attentions: tuple[Any, ...] | None = () if returned and config.output_attentions else None
         self._state = state
+        self._asked: list[bool] = []  # of each hidden state, whether plain decoding returns it
 
     def add_prefill(self, outputs: Any) -> None:
         """The first token: everything the last forward of the prompt returned."""
         if self.hidden_states is not None:
             self.hidden_states += (outputs.hidden_states,)
+            self._asked = [layer is not None for layer in outputs.hidden_states]
         if self.attentions is not None:
             self.attentions += (outputs.attentions,)
 
     def add(self, outputs: Any, past: int, count: int) -> None:
         """The first ``count`` tokens of a verification that stood on ``past`` cached ones."""
         if self.hidden_states is not None:
-            self.hidden_states += tuple(
-                tuple(
-                    None if layer is None else self._own(layer[..., row : row + 1, :])
-                    for layer in outputs.hidden_states
-                )
-                for row in range(count)
-            )
+            self.hidden_states += tuple(self._hidden_states(outputs.hidden_states, row) for row in range(count))
         if self.attentions is not None:
             self.attentions += tuple(self._attentions(outputs.attentions, past + row + 1, row) for row in range(count))
+
+    def _hidden_states(self, hidden_states: Sequence[Tensor | None], row: int) -> tuple[Tensor | None, ...]:
+        """Row ``row`` of every layer [B, K, D]; None for those not asked for, though we may have for the taps."""
+        return tuple(
+            self._own(layer[..., row : row + 1, :]) if asked and layer is not None else None
+            for layer, asked in zip(hidden_states, self._asked, strict=True)
+        )
 
     def _attentions(self, attentions: Sequence[Tensor | None] | None, length: int, row: int) -> Any:
         """Row ``row`` of every layer's weights [B, H, K, T], as a forward of it alone at ``length`` has them."""

@@ -68,7 +68,7 @@ def arguments_for_our_loop(
         synced=host.synchronises(model, call.get("synced_gpus")),
         static=host.static_cannot(model),
     )
-    if rows > 1 and call.get("streamer") is not None:
+    if rows > 1 and call.get("streamer") is not None:  # before the host shows it the prompt
         reason = reason or f"a streamer and {rows} rows, which are decoded one after another; give one row a call"
     if reason is not None:
         raise UnsupportedCallError(f"{model_name(model)} with a DFlash drafter: {reason}.")
@@ -137,9 +137,10 @@ def _effective(
 
 
 def _rows(inputs: Tensor | None, forward: Mapping[str, Any]) -> int:
-    for tensor in (inputs, forward.get("input_ids"), forward.get("inputs_embeds")):
-        if tensor is not None:
-            return int(tensor.shape[0]) if tensor.dim() > 1 else 1
+    named = [each for each in (inputs, forward.get("input_ids"), forward.get("inputs_embeds")) if each is not None]
+    # Without ids the host makes a row of the begin-of-text id for each row of whatever else it is given.
+    for tensor in named or [value for value in forward.values() if isinstance(value, Tensor)]:
+        return int(tensor.shape[0]) if tensor.dim() > 1 else 1
     return 1
 
 

@@ -12,15 +12,16 @@ from typing import Any
 from transformers import GenerationConfig
 
 from dflash_hf.errors import UnsupportedCallError
-from dflash_hf.generation.per_row import several_rows_refusal
 from dflash_hf.generation.rows import unknown_arguments
 from dflash_hf.target.cache_rows import cannot_split
-from dflash_hf.target.host import decoding_mode
+from dflash_hf.target.host import chunks_go_on, decoding_mode
+from dflash_hf.target.positions import frequencies_change
 from dflash_hf.target.state import cannot_crop
+from dflash_hf.target.view import TargetView
 
 __all__ = ["RowsRefusedError", "refusal", "refusal_in_the_hosts_loop", "refusal_of_rows"]
 
-_CROPPED = (None, "dynamic", "dynamic_full", "offloaded", "static")
+_CROPPED = (None, "dynamic", "offloaded", "static")
 _RIVALS = {
     "prompt_lookup_num_tokens": "prompt lookup and a drafter cannot both propose tokens; unset one of them",
     "use_mtp": "the target's own multi-token prediction and a drafter cannot both propose tokens; unset one of them",
@@ -77,14 +78,25 @@ def refusal(
     return None
 
 
-def refusal_of_rows(processors: Any, criteria: Any, kwargs: Mapping[str, Any], cache: Any) -> str | None:
-    """Why this call cannot be decoded row after row, or None."""
-    if reason := several_rows_refusal(processors, criteria):
-        return reason
-    if reason := cannot_split(cache):
-        return f"several rows and {reason}; give one row a call"
+def refusal_of_rows(
+    view: TargetView, config: GenerationConfig, rows: int, cache: Any, kwargs: Mapping[str, Any], streamer: Any = None
+) -> str | None:
+    """Why ``rows`` rows with this cache and these arguments cannot be decoded one after another, or None."""
+    if streamer is not None:
+        return f"a streamer and {rows} rows, which are decoded one after another; give one row a call"
+    if reason := cannot_split(cache, rows):
+        return f"{rows} rows and {reason}; give one row a call"
     if unknown := unknown_arguments(kwargs):
-        return f"several rows and {', '.join(unknown)}, whose rows cannot be told apart; give one row a call"
+        return f"{rows} rows and {', '.join(unknown)}, whose rows cannot be told apart; give one row a call"
+    held, embeds = int(cache.get_seq_length()), kwargs.get("inputs_embeds")
+    longest = (config.max_length or 0) + held + (0 if embeds is None else embeds.shape[1])
+    if frequencies_change(view.text_config, longest):
+        return (
+            f"{rows} rows of up to {longest} tokens: this target's rotary frequencies change on the way, with the "
+            "longest row; give one row a call"
+        )
+    if config.prefill_chunk_size is not None and held and not chunks_go_on():
+        return f"{rows} rows, prefill_chunk_size and a filled cache, which this release of transformers reads again"
     return None
 
 

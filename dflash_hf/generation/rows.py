@@ -38,9 +38,13 @@ def unknown_arguments(kwargs: Mapping[str, Any]) -> list[str]:
 def row_of_arguments(kwargs: Mapping[str, Any], row: int) -> dict[str, Any]:
     """The model's arguments of one row, still with a batch axis, of 1."""
     return {
-        name: value.narrow(_ROW_AXIS[name], row, 1) if isinstance(value, Tensor) and name in _ROW_AXIS else value
+        name: _row_of(value, _ROW_AXIS[name], row) if isinstance(value, Tensor) and name in _ROW_AXIS else value
         for name, value in kwargs.items()
     }
+
+
+def _row_of(value: Tensor, axis: int, row: int) -> Tensor:
+    return value if value.shape[axis] == 1 else value.narrow(axis, row, 1)  # one for all rows stays so
 
 
 def level(loops: Sequence[SequentialLoop], pad: int | None, *, seen: bool, cache: Any) -> Tensor:

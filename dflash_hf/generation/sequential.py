@@ -34,6 +34,8 @@ from dflash_hf.trace import RoundRecord, Trace
 
 __all__ = ["Call", "SequentialLoop"]
 
+_PADDING_READ = 64  # tokens a forward, when a row that has ended is read on as padding
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -88,12 +90,12 @@ class SequentialLoop:
 
     def pad(self, length: int, token: int) -> None:
         """Read ``token`` up to this total length, as a batch does with a row that has ended."""
-        tokens = self.ids.new_full((length - self.ids.shape[1],), token)
-        if not len(tokens):
-            return
-        logits, _ = self._verify(tokens[:-1])
-        self.acceptance.forced(self.ids, logits, tokens)
-        self._commit(tokens[None])
+        while (left := length - self.ids.shape[1]) > 0:
+            tokens = self.ids.new_full((min(left, self._room(_PADDING_READ - 1) + 1),), token)
+            logits, _ = self._verify(tokens[:-1])
+            self.acceptance.forced(self.ids, logits, tokens)
+            self._commit(tokens[None])
+            self.position += len(tokens)
 
     def _rounds(self) -> None:
         call = self.call
@@ -133,7 +135,8 @@ class SequentialLoop:
         self.done = verdict.done
 
     def _round(self) -> RoundRecord:
-        call, count = self.call, self._room()
+        call = self.call
+        count = self._room(call.engine.most)
         draft = None
         if count:
             warp = self.acceptance.warp if self.draws else None
@@ -149,11 +152,12 @@ class SequentialLoop:
         self.done = verdict.done
         return self._record(verdict, draft)
 
-    def _room(self) -> int:
-        """How many tokens this round drafts: the block, cut to what the length and the positions still allow."""
-        room = self.call.engine.most
+    def _room(self, room: int) -> int:
+        """How many of ``room`` tokens may follow the anchor in one forward: as length, cache and positions allow."""
         if self.acceptance.limit is not None:
             room = min(room, self.acceptance.limit - self.ids.shape[1] - 1)
+        if (free := self.call.state.free) is not None:
+            room = min(room, free - 1)
         allowed = self.call.engine.view.room(self.position, self.ids.shape[1], self.call.state.length)
         if allowed is not None:
             room = min(room, allowed)
@@ -175,7 +179,8 @@ class SequentialLoop:
                 self.outputs = read(output_hidden_states=True)
                 caught.append(call.taps.of(self.outputs.hidden_states))
         rows = slice(-count - 1, None)  # a target that starts its cache anew reads everything again
-        return self.outputs.logits[0, rows], caught[0][:, rows]
+        taps = caught[0] if len(caught) == 1 else torch.cat(caught, dim=1)
+        return self.outputs.logits[0, rows], taps[:, rows]
 
     def _commit(self, ids: Tensor) -> None:
         """Of the verification's K rows the first m stay, those that stand before ``ids`` [1, m]."""

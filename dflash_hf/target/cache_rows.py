@@ -19,12 +19,15 @@ __all__ = ["cannot_split", "join_cache", "split_cache"]
 _SPLITTABLE = ("DummyLayer", DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__, LinearAttentionLayer.__name__)
 
 
-def cannot_split(cache: Any) -> str | None:
-    """Why this cache cannot be decoded row by row, or None."""
+def cannot_split(cache: Any, rows: int) -> str | None:
+    """Why this cache cannot be decoded as ``rows`` rows one by one, or None."""
     if getattr(cache, "offloading", False):
         return "an offloaded cache"
     others = sorted({type(layer).__name__ for layer in cache.layers} - set(_SPLITTABLE))
-    return f"cache layers of type {', '.join(others)}" if others else None
+    if others:
+        return f"cache layers of type {', '.join(others)}"
+    held = {len(keys) for layer in cache.layers if (keys := getattr(layer, "keys", None)) is not None and keys.numel()}
+    return f"a cache that holds {', '.join(map(str, sorted(held)))}" if held - {rows} else None
 
 
 def split_cache(cache: Any, rows: int) -> list[Any]:

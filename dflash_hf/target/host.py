@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers.cache_utils import StaticLayer
 __all__ = [
     "cache_key",
     "cache_of",
+    "chunks_go_on",
     "decoding_mode",
     "effective_config",
     "explicit_draft_cap",
@@ -37,7 +39,13 @@ _DEFAULT_ASSISTANT_TOKENS = 20  # what num_assistant_tokens becomes when nobody 
 
 def cache_key(model: PreTrainedModel) -> str:
     """What this release calls the cache argument."""
-    parameters = inspect.signature(model.forward).parameters
+    kind: Any = type(model)
+    return _cache_key(kind)
+
+
+@cache
+def _cache_key(kind: Any) -> str:
+    parameters = inspect.signature(kind.forward).parameters
     if "cache" in parameters or "past_key_values" not in parameters:
         return "cache"
     return "past_key_values"
@@ -106,6 +114,11 @@ def padding(config: GenerationConfig, criteria: Any) -> int | None:
     token = config._pad_token_tensor
     ends = any(hasattr(each, "eos_token_id") for each in criteria)
     return int(token) if ends and token is not None else None
+
+
+def chunks_go_on() -> bool:
+    """Whether a prefill in chunks goes on from what the cache holds; releases before 5.24 read the prompt again."""
+    return hasattr(StaticLayer, "crop")  # came with it
 
 
 def prefix_rule(processor: Any) -> tuple[Any, int]:

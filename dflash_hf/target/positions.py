@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["position_limit", "room_for_drafts"]
+__all__ = ["frequencies_change", "position_limit", "room_for_drafts"]
 
 
 def position_limit(config: Any) -> int | None:
@@ -46,6 +46,17 @@ def room_for_drafts(config: Any, position: int, length: int, held: int) -> int |
         if held <= switch:  # a longer sequence makes Phi-3 drop this cache and read everything again
             rooms.append(switch - length)
     return max(min(rooms), 0) if rooms else None
+
+
+def frequencies_change(config: Any, length: int) -> bool:
+    """Whether a sequence of ``length`` is read with other rotary frequencies than a short one.
+
+    The host picks them by the longest row of a batch, so rows apart may be read otherwise than together.
+    """
+    limits = _switches(config)
+    if any(_type_of(rope) == "dynamic" for rope in _ropes(config)) and (limit := position_limit(config)) is not None:
+        limits = {*limits, limit}
+    return any(length > limit for limit in limits)
 
 
 def _switches(config: Any) -> set[int]:

@@ -50,6 +50,11 @@ class CropState:
         self._open: list[dict[str, Any] | None] | None = None  # during a forward: how layers stood before it
         self._taken = 0
 
+    @property
+    def free(self) -> int | None:
+        """Rows a cache of fixed size still takes, or None where it grows."""
+        return self.cache.get_max_length() - self.length if self.static else None
+
     def window_of(self, number: int) -> int | None:
         """The window of the target's attention layer ``number``, counted among its layers with attention.
 

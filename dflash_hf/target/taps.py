@@ -22,6 +22,8 @@ from dflash_hf.target.view import TargetView
 
 __all__ = ["TapRecorder"]
 
+_AT_ONCE = 1024  # tokens handed on together: side by side, the taps of a long prompt would stand in memory twice
+
 Sink = Callable[[Tensor, Tensor | None], None]  # taps [B, C, L * width], position ids [B, C] if the target got any
 
 
@@ -62,7 +64,7 @@ class TapRecorder:
 
     @contextmanager
     def listen(self, sink: Sink) -> Iterator[None]:
-        """Hand the taps of every forward inside this block to ``sink``, forward by forward."""
+        """Hand the taps of every forward inside this block to ``sink``, in order; of long ones part by part."""
         assert self._sink is None, "listening twice"
         with nullcontext() if self._handles else self:
             self._sink = sink
@@ -109,11 +111,13 @@ class TapRecorder:
         last = self._view.num_layers - 1
         if last in self._layer_ids:
             self._caught[last] = _first(getattr(output, "last_hidden_state", output))
-        device = self._caught[self._layer_ids[0]].device
-        taps = torch.cat([self._caught[index].to(device) for index in self._layer_ids], dim=-1)
-        positions = self._positions
+        tapped = [self._caught[index] for index in self._layer_ids]
+        positions, sink = self._positions, self._sink
         self._forget()
-        self._sink(taps, positions)
+        for first in range(0, tapped[0].shape[1], _AT_ONCE):
+            rows = slice(first, first + _AT_ONCE)
+            taps = torch.cat([layer[:, rows].to(tapped[0].device) for layer in tapped], dim=-1)
+            sink(taps, None if positions is None else positions[..., rows])
 
 
 def _first(output: Any) -> Tensor:

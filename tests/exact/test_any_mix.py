@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessor, LogitsProcessorList, StaticCache, StoppingCriteria, StoppingCriteriaList
+from transformers.cache_utils import StaticLayer
 
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
@@ -64,6 +65,7 @@ ALONE = {  # what is refused with several rows
     "counting": st.just(True),
     "ends_after": st.integers(1, 20),
 }
+FULL = ("llama", "qwen3", "qwen3_moe", "gpt2", "deepseek_v3")  # attention without windows
 TOKENIZER = letters()
 
 
@@ -72,7 +74,7 @@ def target(kind, eager):
     model = tiny_target(kind)
     if eager:
         model.set_attn_implementation("eager")
-    return attach(model)
+    return model
 
 
 def written(mix):
@@ -83,7 +85,7 @@ def written(mix):
     if stop := options.pop("stop", None):
         options |= {"stop_strings": [TOKENIZER.decode(stop)], "tokenizer": TOKENIZER}
     if options.pop("prefixes", False):
-        options["prefix_allowed_tokens_fn"] = lambda row, ids: list(range(2 + row + len(ids) % 3, 60 + 9 * row))
+        options["prefix_allowed_tokens_fn"] = lambda row, ids: list(range(2 + row + len(ids) % 3, 60 + row))
     if options.pop("counting", False):
         options["logits_processor"] = LogitsProcessorList([_Counting()])
     if calls := options.pop("ends_after", None):
@@ -107,49 +109,93 @@ MIX = {
     "lengths": st.lists(st.integers(1, 12), min_size=1, max_size=3),
     "padding": st.integers(0, 3),
     "new": st.integers(1, 30),
-    "block": st.sampled_from([2, 5, 8, 16]),
-    "taps": st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),
+    "drafter": st.fixed_dictionaries(
+        {
+            "block_size": st.sampled_from([2, 5, 8, 16]),
+            "target_layer_ids": st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True),
+            "layer_windows": st.sampled_from([[None, None], [5, None], [3, 9]]),
+        }
+    ),
     "cap": st.none() | st.integers(0, 9),
     "wrong": st.sets(st.integers(0, 60)),
-    "cached": st.booleans(),
+    "prompt_as": st.sampled_from(["ids", "ids", "embeds", "cached", "static"]),
     "sequences": st.sampled_from([1, 1, 2]),
+    "again": st.booleans(),
 }
 
 
-def check(kind, eager, mix, alone, lengths, padding, new, block, taps, cap, wrong, cached, sequences):
-    model = target(kind, eager)
-    ids, mask = padded(lengths)
-    if len(lengths) == 1 and padding:
-        ids, mask = (torch.nn.functional.pad(each, (padding, 0)) for each in (ids, mask))
-    more = {"num_return_sequences": sequences} if sequences > 1 and "one_outcome" in mix else {}
-    if len(lengths) > 1 or more:
-        alone = {}
-    if "guidance_scale" in alone:
-        cached = False
-        ids, mask = ids[:, -lengths[0] :], mask[:, -lengths[0] :]
-    cached = cached and not more
+class Mix:
+    """One mix of options, run plainly and drafted, over one turn or two."""
 
-    def run(drafter=None):
-        options, drafting = written({**mix, **alone})
-        past = {cache_key(model): _past(model, ids[:, :-1], mask[:, :-1])} if cached else {}
-        past = {name: value for name, value in past.items() if value is not None}
-        if drafter is not None:
-            options |= {"assistant": drafter, "dflash": {"max_draft_tokens": cap, **drafting}}
-        returned = {"return_dict_in_generate": True, "max_new_tokens": new, "pad_token_id": 0}
-        return model.generate(ids, attention_mask=mask, **returned, **options, **past, **more)
+    def __init__(
+        self, kind, eager, mix, alone, lengths, padding, new, drafter, cap, wrong, prompt_as, sequences, again
+    ):
+        self.model, self.mix, self.new, self.cap = target(kind, eager), dict(mix), new, cap
+        self.ids, self.mask = padded(lengths)
+        self.prompt_as, self.again = prompt_as, again
+        self.more = {"num_return_sequences": sequences} if sequences > 1 and "one_outcome" in mix else {}
+        if len(lengths) == 1 and not self.more:
+            self.mix |= alone
+            if "guidance_scale" not in alone:
+                self.ids, self.mask = (torch.nn.functional.pad(each, (padding, 0)) for each in (self.ids, self.mask))
+        elif prompt_as == "static":
+            self.prompt_as = "ids"
+        if "guidance_scale" in self.mix or self.more:
+            self.prompt_as, self.again = "ids", False
+        if self.prompt_as == "static" and (kind not in FULL or not hasattr(StaticLayer, "crop")):
+            self.prompt_as = "ids"
+        self.starts = [self.ids.shape[1] - length for length in lengths for _ in range(sequences if self.more else 1)]
+        self.drafting, self.wrong = drafter, wrong
 
-    try:
-        plain = run()
-    except (RuntimeError, ValueError):  # plain generate itself cannot
-        reject()
-    starts = [ids.shape[1] - length for length in lengths for _ in range(more.get("num_return_sequences", 1))]
-    scripts = [row[start:] for row, start in zip(plain.sequences, starts, strict=True)]
-    drafter = scripted(model, scripts, lambda place: place in wrong, block_size=block, target_layer_ids=taps)
-    drafted = run(drafter)
-    assert_equal_outputs(drafted, plain)
-    for row, trace in enumerate(last_trace().rows or [last_trace()]):
-        written_tokens = plain.sequences[row, ids.shape[1] :].tolist()
-        assert trace.tokens == written_tokens[: len(trace.tokens)]
+    def inputs(self):
+        key = cache_key(self.model)
+        if self.prompt_as == "embeds":
+            return {"inputs_embeds": self.model.get_input_embeddings()(self.ids).detach()}
+        if self.prompt_as == "cached":
+            past = _past(self.model, self.ids[:, :-1], self.mask[:, :-1])
+            return {"inputs": self.ids, **({key: past} if past is not None else {})}
+        if self.prompt_as == "static":
+            return {"inputs": self.ids, key: StaticCache(self.model.config, max_cache_len=2 * self.new + 20)}
+        return {"inputs": self.ids}
+
+    def run(self, inputs, mask, drafted):
+        options, drafting = written(self.mix)
+        if drafted:
+            options["dflash"] = {"max_draft_tokens": self.cap, **drafting}
+        returned = {"return_dict_in_generate": True, "max_new_tokens": self.new, "pad_token_id": 0}
+        generate = self.model.generate if drafted else partial(type(self.model).generate, self.model)
+        return generate(**inputs, attention_mask=mask, **returned, **options, **self.more)
+
+    def check(self):
+        try:
+            plain = self.run(self.inputs(), self.mask, False)
+        except (RuntimeError, ValueError, IndexError):  # plain generate itself cannot
+            reject()
+        whole = plain.sequences
+        if self.prompt_as == "embeds":
+            whole = torch.cat([self.ids, whole], dim=1)
+        drafter = scripted(self.model, self._scripts(whole), lambda place: place in self.wrong, **self.drafting)
+        attach(self.model, drafter)
+        drafted = self.run(self.inputs(), self.mask, True)
+        assert_equal_outputs(drafted, plain)
+        for row, trace in enumerate(last_trace().rows or [last_trace()]):
+            assert trace.loop == "sequential"
+            assert trace.tokens == whole[row, self.ids.shape[1] :].tolist()[: len(trace.tokens)]
+        if self.again and self.prompt_as != "embeds":
+            self._turn(whole, drafter, drafted, plain)
+
+    def _turn(self, whole, drafter, drafted, plain):
+        """Another turn over the caches of the first: the drafter knows what it was shown, at most once."""
+        key = cache_key(self.model)
+        ids = torch.cat([whole, prompt(3, seed=7).expand(len(whole), -1)], dim=1)
+        mask = torch.nn.functional.pad(self.mask, (0, ids.shape[1] - self.mask.shape[1]), value=1)
+        plain = self.run({"inputs": ids, key: plain[key]}, mask, False)
+        for script, text in zip(drafter.scripts, self._scripts(plain.sequences), strict=True):
+            script[:] = text.tolist()
+        assert_equal_outputs(self.run({"inputs": ids, key: drafted[key]}, mask, True), plain)
+
+    def _scripts(self, whole):
+        return [row[start:] for row, start in zip(whole, self.starts, strict=True)]
 
 
 @torch.no_grad()
@@ -168,7 +214,7 @@ QUIET = pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(**{**MIX, "kind": st.sampled_from(["llama", "mistral", "lfm2"])})
 def test_a_mix_of_options_gives_what_plain_gives(**drawn):
-    check(**drawn)
+    Mix(**drawn).check()
 
 
 @pytest.mark.slow
@@ -176,4 +222,4 @@ def test_a_mix_of_options_gives_what_plain_gives(**drawn):
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(**MIX)
 def test_any_mix_of_options_on_any_family_gives_what_plain_gives(**drawn):
-    check(**drawn)
+    Mix(**drawn).check()

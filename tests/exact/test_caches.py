@@ -11,6 +11,7 @@ from transformers.cache_utils import StaticLayer
 
 from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.attach import attach
+from dflash_hf.target import taps as taps_module
 from dflash_hf.target.host import cache_key
 from tests.exact.same import PATTERNS, assert_equal_outputs, assert_same, drafter_for
 from tests.tiny import CONFIGS, prompt, tiny_target
@@ -56,6 +57,20 @@ def test_a_static_cache_never_overflows(llama, new):
 
 
 @needs_static_crop
+@pytest.mark.parametrize("place", [3, 6, 9])
+def test_a_users_static_cache_that_just_holds_the_text_is_enough(llama, place):
+    """The text ends before the budget does: the cache, not the budget, is what a block must fit into."""
+    plain = type(llama).generate(llama, prompt(), max_new_tokens=NEW, do_sample=False)
+    ends = int(plain[0, 7 + place])
+    new = plain[0, 7:].tolist().index(ends) + 1
+    call = lambda: {  # noqa: E731
+        "max_new_tokens": NEW, "do_sample": False, "eos_token_id": ends,
+        cache_key(llama): StaticCache(llama.config, max_cache_len=6 + new),
+    }  # fmt: skip
+    assert_same(llama, prompt(), call, "all")
+
+
+@needs_static_crop
 def test_everything_returned_with_a_static_cache():
     model = attach(tiny_target())
     model.set_attn_implementation("eager")
@@ -82,9 +97,13 @@ def test_a_static_cache_runs_through_the_hosts_compiled_call(llama):
     """On a device where the host compiles; here the eager backend stands for a compiler, told to take the CPU."""
     config = CompileConfig(backend="eager", mode=None, fullgraph=True)
     config._compile_all_devices = True
-    model, widths = attach(tiny_target()), []
+    model = attach(tiny_target())
     drafted, _ = assert_same(
         model, prompt(), lambda: options(cache_implementation="static", compile_config=config), "spoiled"
+    )
+    chosen = {"output_hidden_states": [1, 3]}
+    assert_same(
+        model, prompt(), lambda: options(cache_implementation="static", compile_config=config, **chosen), "spoiled"
     )
     compiled, before = model.get_compiled_call(config), torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert compiled is model._compiled_call
@@ -93,7 +112,6 @@ def test_a_static_cache_runs_through_the_hosts_compiled_call(llama):
     again = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert before > 0, "nothing was compiled"
     assert again == before, "a second call with the same shapes compiles nothing anew"
-    assert not widths
 
 
 @pytest.mark.parametrize("kind", WINDOWED)
@@ -165,3 +183,15 @@ def test_prefill_chunks_are_injected_one_by_one(kind, chunk):
     assert torch.equal(drafted, plain)
     prefill = -(-20 // chunk)
     assert sum(counts[:prefill]) == 20 and max(counts) <= max(chunk, 8)
+
+
+def test_a_long_prompt_is_injected_part_by_part(llama, monkeypatch):
+    """No more than so many tokens' taps stand side by side, without chunks of the prefill too."""
+    monkeypatch.setattr(taps_module, "_AT_ONCE", 16)
+    ids, counts = prompt(50), []
+    plain = type(llama).generate(llama, ids, max_new_tokens=9, do_sample=False)
+    drafter = drafter_for(llama, plain, "all")
+    inject = drafter.inject
+    drafter.inject = lambda taps, *rest: (counts.append(taps.shape[1]), inject(taps, *rest))[1]
+    assert torch.equal(llama.generate(ids, assistant=drafter, max_new_tokens=9, do_sample=False), plain)
+    assert counts[:4] == [16, 16, 16, 2]

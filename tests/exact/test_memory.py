@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 from contextlib import nullcontext
 
 import pytest
@@ -257,3 +258,43 @@ def test_several_rows_are_remembered_by_row():
     memory = model.__dict__["_dflash_attached"].memory
     contexts = memory.recall(cache, drafter, 2)
     assert [context.length for context in contexts] == [6 + NEW - 1] * 2
+
+
+def test_a_drafter_of_another_dtype_starts_anew():
+    """Its contexts hold keys of the old one."""
+    talk = Conversation()
+    text = talk.turn(prompt())
+    talk.known()
+    talk.drafter.to(torch.bfloat16)
+    talk.drafter.head = talk.drafter.head.to(torch.bfloat16)
+    talk.turn(more(text))
+    assert min(talk.known()) == text.shape[1] - 1
+
+
+def test_a_batch_interrupted_in_its_second_row_starts_anew():
+    """Row 0 had gone on and row 2 had not begun: nothing of it is in the cache, and a windowed layer lost old rows."""
+    model = attach(tiny_target())
+    ids = torch.cat([prompt(6, seed=seed) for seed in range(3)])
+    cache, call = DynamicCache(config=model.config), {"max_new_tokens": NEW, "do_sample": False}
+    drafter = scripted(model, list(model.generate(ids, **call)), PATTERNS["spoiled"], layer_windows=[5, None])
+    attach(model, drafter)
+    text = model.generate(ids, **call, **{cache_key(model): cache})
+    text = torch.cat([text, prompt(3, seed=9).expand(3, -1)], dim=1)
+
+    def interrupt(record):
+        if record.row == 1:
+            raise KeyboardInterrupt
+
+    expected = type(model).generate(model, text, **call, **{cache_key(model): copy.deepcopy(cache)})
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(text, **call, **{cache_key(model): cache}, dflash={"on_round": interrupt})
+    assert len(model.__dict__["_dflash_attached"].memory) == 0
+    assert torch.equal(model.generate(text, **call, **{cache_key(model): cache}), expected)
+
+
+def test_copies_and_pickles_of_a_pair_take_no_conversation_along():
+    talk = Conversation(door="wrapper")
+    talk.turn(prompt())
+    assert len(talk.pair._memory) == 1
+    for twin in (copy.deepcopy(talk.pair._memory), pickle.loads(pickle.dumps(talk.pair._memory))):
+        assert len(twin) == 0

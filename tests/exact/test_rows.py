@@ -14,8 +14,9 @@ from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.host import cache_key
 from tests.exact.same import PATTERNS, assert_equal_caches, assert_equal_outputs, assert_same, drafter_for
+from tests.exact.test_positions import CHANGING
 from tests.scripted import scripted
-from tests.tiny import CONFIGS, letters, prompt, tiny_target
+from tests.tiny import CONFIGS, build_target, letters, prompt, tiny_target
 
 NEW = 24
 LENGTHS = (7, 3, 5)
@@ -242,3 +243,55 @@ def test_an_interrupted_batch_leaves_the_users_cache_as_it_was():
     )
     assert torch.equal(rows.run(drafter, **{key: cache}), expected)
     assert_equal_caches(cache, twin)
+
+
+def test_rows_that_ended_early_are_read_on_in_parts():
+    """Far more padding than one forward reads, with scores and caches all the way."""
+    rows = Rows(lengths=(5, 5))
+    plain = rows.run(max_new_tokens=150)
+    ends = next(token for token in plain[0, 6:].tolist() if token not in plain[1].tolist())
+    drafted, _ = rows.assert_same(
+        "all", eos_token_id=ends, pad_token_id=0, max_new_tokens=150, **dict.fromkeys(EVERYTHING, True)
+    )
+    assert len(drafted.scores) == 150 and int((drafted.sequences[0] == 0).sum()) > 64
+
+
+@pytest.mark.parametrize("name", ["position_ids", "token_type_ids"])
+def test_an_argument_with_one_row_for_all_rows(name):
+    rows = Rows("gpt2" if name == "token_type_ids" else "llama", lengths=(7, 7, 7))
+    rows.assert_same(**{name: torch.arange(5, 12)[None]}, return_dict_in_generate=True, output_scores=True)
+
+
+@pytest.mark.parametrize("kind", sorted(CHANGING))
+def test_rows_whose_frequencies_change_with_the_longest_are_refused(kind):
+    """The host picks them by the longest row of a batch: rows apart are read otherwise."""
+    model = attach(build_target(CHANGING[kind]))
+    ids, mask = batch()
+    drafter = drafter_for(model, ids, "random")
+    with pytest.raises(UnsupportedCallError, match="rotary frequencies change"):
+        model.generate(ids, attention_mask=mask, max_new_tokens=200, assistant=drafter)
+    short = {"attention_mask": mask, "max_new_tokens": 3, "do_sample": False}
+    assert torch.equal(model.generate(ids, assistant=drafter, **short), model.generate(ids, **short))
+
+
+@pytest.mark.parametrize(("cached", "given"), [(3, 2), (1, 3)])
+def test_a_cache_of_another_number_of_rows_is_refused_and_left_alone(cached, given):
+    model = attach(tiny_target())
+    cache, call = DynamicCache(config=model.config), {"max_new_tokens": 4, "do_sample": False}
+    ids = prompt().expand(cached, -1)
+    model.generate(ids, **call, **{cache_key(model): cache})
+    more = torch.cat([model.generate(prompt(), **call), prompt(3)], dim=1).expand(given, -1)
+    before = copy.deepcopy(cache)
+    with pytest.raises(UnsupportedCallError, match=f"a cache that holds {cached}"):
+        model.generate(more, assistant=drafter_for(model, ids, "random"), **call, **{cache_key(model): cache})
+    assert_equal_caches(cache, before)
+
+
+def test_rows_that_only_a_mask_tells_of_are_refused_with_a_streamer_before_it_is_shown_anything():
+    model, stream = attach(tiny_target()), _Quiet()
+    stream.put = lambda value: pytest.fail("shown")
+    call = {"attention_mask": torch.ones(3, 1, dtype=torch.long), "max_new_tokens": 4, "do_sample": False}
+    with pytest.raises(UnsupportedCallError, match="streamer and 3 rows"):
+        model.generate(assistant=drafter_for(model, prompt(), "random"), streamer=stream, **call)
+    drafted = model.generate(assistant=drafter_for(model, prompt(), "random"), **call)
+    assert torch.equal(drafted, model.generate(**call))
