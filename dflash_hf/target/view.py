@@ -27,6 +27,7 @@ class TargetView:
     layers: nn.ModuleList
     embedding: nn.Module
     head: nn.Module
+    text_config: Any  # looked up once: every round reads it
     hidden_size: int
     name: str
 
@@ -51,10 +52,6 @@ class TargetView:
             "embedding_norm",
         )  # the last is LFM2's
         return next((found for name in names if (found := getattr(self.decoder, name, None)) is not None), None)
-
-    @property
-    def text_config(self) -> Any:
-        return self.model.config.get_text_config()
 
     @property
     def layer_types(self) -> list[str] | None:
@@ -144,8 +141,8 @@ def view_target(model: PreTrainedModel) -> TargetView:
             "load it with AutoModelForCausalLM."
         )
     assert layers is not None  # it would have been missing
-    hidden_size = int(model.config.get_text_config().hidden_size)
-    return TargetView(model, decoder, layers, embedding, head, hidden_size, name)
+    text_config = model.config.get_text_config()
+    return TargetView(model, decoder, layers, embedding, head, text_config, int(text_config.hidden_size), name)
 
 
 def _find_decoder(model: PreTrainedModel) -> tuple[Any, nn.ModuleList | None]:

@@ -127,10 +127,9 @@ MIX = {
 class Mix:
     """One mix of options, run plainly and drafted, over one turn or two."""
 
-    def __init__(
-        self, kind, eager, mix, alone, lengths, padding, new, drafter, cap, wrong, prompt_as, sequences, again
-    ):
-        self.model, self.mix, self.new, self.cap = target(kind, eager), dict(mix), new, cap
+    def __init__(self, *, kind, eager, mix, alone, lengths, padding, sequences, prompt_as, again, **rest):
+        self.model, self.mix = target(kind, eager), dict(mix)
+        self.new, self.cap, self.drafting, self.wrong = (rest[name] for name in ("new", "cap", "drafter", "wrong"))
         self.ids, self.mask = padded(lengths)
         self.prompt_as, self.again = prompt_as, again
         self.more = {"num_return_sequences": sequences} if sequences > 1 and "one_outcome" in mix else {}
@@ -145,7 +144,6 @@ class Mix:
         if self.prompt_as == "static" and (kind not in FULL or not hasattr(StaticLayer, "crop")):
             self.prompt_as = "ids"
         self.starts = [self.ids.shape[1] - length for length in lengths for _ in range(sequences if self.more else 1)]
-        self.drafting, self.wrong = drafter, wrong
 
     def inputs(self):
         key = cache_key(self.model)
