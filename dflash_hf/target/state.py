@@ -49,6 +49,7 @@ class CropState:
         self._modes: list[tuple[Any, bool]] = []
         self._open: list[dict[str, Any] | None] | None = None  # during a forward: how layers stood before it
         self._taken = 0
+        self._reach = 0  # how far a static cache was written
 
     @property
     def free(self) -> int | None:
@@ -93,6 +94,7 @@ class CropState:
         """The next forward will append ``rows`` tokens; the prefill any number, none of which will be dropped."""
         self._open = [_standing(layer) for layer in self.cache.layers]
         self._taken = rows
+        self._reach = max(self._reach, self.length + rows)
 
     def keep(self, rows: int) -> None:
         """Of the rows last taken, the first ``rows`` stay; the others are dropped."""
@@ -115,6 +117,15 @@ class CropState:
         for layer, recorded in self._modes:
             layer.record_past = recorded
         self._modes = []
+        if self.static:
+            self._wipe()
+
+    def _wipe(self) -> None:
+        """A static layer drops tokens by counting back: empty what plain decoding would have left empty."""
+        for layer in self.cache.layers:
+            if getattr(layer, "is_initialized", False) and layer.keys is not None:
+                layer.keys[:, :, self.length : self._reach] = 0
+                layer.values[:, :, self.length : self._reach] = 0
 
     def _go_back(self, layer: Any, before: dict[str, Any] | None) -> None:
         if before is not None:
