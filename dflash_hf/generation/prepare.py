@@ -15,7 +15,7 @@ from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import OptionsError, UnsupportedCallError
 from dflash_hf.generation.decode import generate as dflash_generate
 from dflash_hf.generation.memory import ContextMemory
-from dflash_hf.generation.refusals import refusal, refusal_in_the_hosts_loop
+from dflash_hf.generation.refusals import STREAMED_ROWS, refusal, refusal_in_the_hosts_loop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
 from dflash_hf.target.view import model_name
@@ -69,7 +69,7 @@ def arguments_for_our_loop(
         static=host.static_cannot(model),
     )
     if rows > 1 and call.get("streamer") is not None:  # before the host shows it the prompt
-        reason = reason or f"a streamer and {rows} rows, which are decoded one after another; give one row a call"
+        reason = reason or STREAMED_ROWS
     if reason is not None:
         raise UnsupportedCallError(f"{model_name(model)} with a DFlash drafter: {reason}.")
     call = {key: value for key, value in call.items() if key not in _OURS}
@@ -115,7 +115,7 @@ def check_hosts_loop(
     reason = reason or refusal_in_the_hosts_loop(effective, call, cache=host.cache_of(model, forward))
     rows = _rows(inputs, forward) * (effective.num_return_sequences or 1)
     if rows > 1:
-        reason = reason or f"{rows} rows"
+        reason = reason or "several rows"
     reason = reason or refusal(
         effective,
         keeps_cache=host.keeps_cache(model),

@@ -19,7 +19,7 @@ from dflash_hf.target.positions import frequencies_change
 from dflash_hf.target.state import cannot_crop
 from dflash_hf.target.view import TargetView
 
-__all__ = ["RowsRefusedError", "refusal", "refusal_in_the_hosts_loop", "refusal_of_rows"]
+__all__ = ["STREAMED_ROWS", "RowsRefusedError", "refusal", "refusal_in_the_hosts_loop", "refusal_of_rows"]
 
 _CROPPED = (None, "dynamic", "offloaded", "static")
 _RIVALS = {
@@ -29,6 +29,9 @@ _RIVALS = {
     "assistant_ensemble_weight": "it asks for another distribution than the target's; drafting keeps the target's",
     "token_healing": "it rewrites the prompt inside generate; heal the prompt first",
 }
+
+
+STREAMED_ROWS = "a streamer with several rows, which are decoded one after another; give one row a call"
 
 
 class RowsRefusedError(UnsupportedCallError):
@@ -83,20 +86,20 @@ def refusal_of_rows(
 ) -> str | None:
     """Why ``rows`` rows with this cache and these arguments cannot be decoded one after another, or None."""
     if streamer is not None:
-        return f"a streamer and {rows} rows, which are decoded one after another; give one row a call"
+        return STREAMED_ROWS
     if reason := cannot_split(cache, rows):
-        return f"{rows} rows and {reason}; give one row a call"
+        return f"several rows and {reason}; give one row a call"
     if unknown := unknown_arguments(kwargs):
-        return f"{rows} rows and {', '.join(unknown)}, whose rows cannot be told apart; give one row a call"
+        return f"several rows and {', '.join(unknown)}, whose rows cannot be told apart; give one row a call"
     held, embeds = int(cache.get_seq_length()), kwargs.get("inputs_embeds")
     longest = (config.max_length or 0) + held + (0 if embeds is None else embeds.shape[1])
     if frequencies_change(view.text_config, longest):
         return (
-            f"{rows} rows of up to {longest} tokens: this target's rotary frequencies change on the way, with the "
-            "longest row; give one row a call"
+            "several rows of this length: the target's rotary frequencies change on the way, with the longest row; "
+            "give one row a call"
         )
     if config.prefill_chunk_size is not None and held and not chunks_go_on():
-        return f"{rows} rows, prefill_chunk_size and a filled cache, which this release of transformers reads again"
+        return "several rows, prefill_chunk_size and a filled cache, which this release of transformers reads again"
     return None
 
 
