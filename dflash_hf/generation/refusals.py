@@ -74,6 +74,11 @@ def refusal(
         )
     if cache is not None and (reason := cannot_crop(cache)):
         return reason
+    if config.prefill_chunk_size is not None and not chunks_go_on() and cache is not None and cache.get_seq_length():
+        return (
+            "prefill_chunk_size over a filled cache: this release of transformers reads the whole prompt into it again "
+            "(5.24 goes on from what it holds)"
+        )
     if synced:
         return (
             "devices kept in step (synced_gpus, ZeRO-3 or FSDP); a drafted call takes its own number of steps on each"
@@ -98,8 +103,6 @@ def refusal_of_rows(
             "several rows of this length: the target's rotary frequencies change on the way, with the longest row; "
             "give one row a call"
         )
-    if config.prefill_chunk_size is not None and held and not chunks_go_on():
-        return "several rows, prefill_chunk_size and a filled cache, which this release of transformers reads again"
     return None
 
 

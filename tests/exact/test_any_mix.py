@@ -139,7 +139,7 @@ class Mix:
                 self.ids, self.mask = (torch.nn.functional.pad(each, (padding, 0)) for each in (self.ids, self.mask))
         elif prompt_as == "static":
             self.prompt_as = "ids"
-        if len(self.ids) > 1 and not chunks_go_on():
+        if not chunks_go_on() and (again or prompt_as == "cached"):
             self.mix.pop("prefill_chunk_size", None)  # over a filled cache it is refused on these releases
         if "guidance_scale" in self.mix or self.more:
             self.prompt_as, self.again = "ids", False

@@ -12,7 +12,7 @@ from transformers.cache_utils import StaticLayer
 from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.attach import attach
 from dflash_hf.target import taps as taps_module
-from dflash_hf.target.host import cache_key
+from dflash_hf.target.host import cache_key, chunks_go_on
 from tests.exact.same import PATTERNS, assert_equal_outputs, assert_same, drafter_for
 from tests.tiny import CONFIGS, prompt, tiny_target
 
@@ -119,6 +119,14 @@ def test_a_static_cache_with_windows_is_refused_before_work(kind):
     model = attach(tiny_target(kind))
     assert_refused(model, "static", cache_implementation="static")
     assert_refused(model, "static", **{cache_key(model): StaticCache(model.config, max_cache_len=64)})
+
+
+@pytest.mark.skipif(chunks_go_on(), reason="before 5.24 only")
+def test_chunks_over_a_filled_cache_are_refused_on_releases_that_read_it_again(llama):
+    cache = DynamicCache(config=llama.config)
+    text = llama.generate(prompt(), max_new_tokens=3, do_sample=False, **{cache_key(llama): cache})
+    assert_refused(llama, "prefill_chunk_size", prefill_chunk_size=2, **{cache_key(llama): cache})
+    assert cache.get_seq_length() == text.shape[1] - 1
 
 
 @pytest.mark.skipif(hasattr(StaticLayer, "crop"), reason="before 5.24 only")
