@@ -166,11 +166,14 @@ class Mix:
         generate = self.model.generate if drafted else partial(type(self.model).generate, self.model)
         return generate(**inputs, attention_mask=mask, **returned, **options, **self.more)
 
-    def check(self):
+    def _plain(self, inputs, mask):
         try:
-            plain = self.run(self.inputs(), self.mask, False)
+            return self.run(inputs, mask, False)
         except (RuntimeError, ValueError, IndexError):  # plain generate itself cannot
             reject()
+
+    def check(self):
+        plain = self._plain(self.inputs(), self.mask)
         whole = plain.sequences
         if self.prompt_as == "embeds":
             whole = torch.cat([self.ids, whole], dim=1)
@@ -189,7 +192,7 @@ class Mix:
         key = cache_key(self.model)
         ids = torch.cat([whole, prompt(3, seed=7).expand(len(whole), -1)], dim=1)
         mask = torch.nn.functional.pad(self.mask, (0, ids.shape[1] - self.mask.shape[1]), value=1)
-        plain = self.run({"inputs": ids, key: plain[key]}, mask, False)
+        plain = self._plain({"inputs": ids, key: plain[key]}, mask)
         for script, text in zip(drafter.scripts, self._scripts(plain.sequences), strict=True):
             script[:] = text.tolist()
         assert_equal_outputs(self.run({"inputs": ids, key: drafted[key]}, mask, True), plain)
