@@ -82,12 +82,12 @@ def generate(
         raise RuntimeError("there is no row to decode: input_ids has a batch of 0")
     synced = host.synchronises(model, None)
     if reason := refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced):
-        raise UnsupportedCallError(f"{view.name} with a DFlash drafter: {reason}.")
+        raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {reason}.")
     if rows > 1 and (
         reason := several_rows_refusal(logits_processor, stopping_criteria)
         or refusal_of_rows(view, generation_config, rows, cache, model_kwargs, dflash_streamer)
     ):
-        raise RowsRefusedError(f"{view.name} with a DFlash drafter: {reason}.")
+        raise RowsRefusedError(f"{view.public_name} with a DFlash drafter: {reason}.")
     options = _options(dflash, generation_config)
     taps = TapRecorder(view, assistant.config.target_layer_ids)
     one_row = partial(

@@ -18,7 +18,7 @@ from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.refusals import STREAMED_ROWS, refusal, refusal_in_the_hosts_loop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
-from dflash_hf.target.view import model_name
+from dflash_hf.target.view import model_name, public_name
 
 __all__ = ["arguments_for_our_loop", "check_hosts_loop", "wants_hosts_loop"]
 
@@ -71,7 +71,7 @@ def arguments_for_our_loop(
     if rows > 1 and call.get("streamer") is not None:  # before the host shows it the prompt
         reason = reason or STREAMED_ROWS
     if reason is not None:
-        raise UnsupportedCallError(f"{model_name(model)} with a DFlash drafter: {reason}.")
+        raise UnsupportedCallError(f"{public_name(model_name(model))} with a DFlash drafter: {reason}.")
     call = {key: value for key, value in call.items() if key not in _OURS}
     if effective.stop_strings is not None:
         call, config = _stop_strings_as_criterion(model, call, config, effective.stop_strings)
@@ -123,8 +123,8 @@ def check_hosts_loop(
     )
     if reason is not None:
         raise UnsupportedCallError(
-            f'{model_name(model)} with a DFlash drafter in transformers\' own loop (speculation_type="dflash"): '
-            f"{reason}. Leave speculation_type out, and our loop runs."
+            f"{public_name(model_name(model))} with a DFlash drafter in transformers' own loop "
+            f'(speculation_type="dflash"): {reason}. Leave speculation_type out, and our loop runs.'
         )
 
 
