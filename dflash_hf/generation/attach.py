@@ -29,7 +29,7 @@ from dflash_hf.target.pairing import check_pair, pair_view, warn_of_doubts
 from dflash_hf.target.view import model_name, public_name
 from dflash_hf.trace import Trace
 
-__all__ = ["attach", "detach", "generate", "generate_with_memory"]
+__all__ = ["attach", "detach", "generate"]
 
 _STATE = "_dflash_attached"
 
@@ -96,37 +96,20 @@ def generate(
     assistant: DFlashDrafter | None = None,
     assistant_model: Any = None,
     dflash: DFlashOptions | Mapping[str, Any] | None = None,
+    dflash_memory: ContextMemory | None = None,
     **kwargs: Any,
 ) -> Any:
     """``transformers``' ``generate``, with ``assistant=`` taking a DFlash drafter and ``dflash=`` its options.
+
+    ``dflash_memory`` keeps drafter contexts between turns of a conversation; an attached model has its own.
 
     Raises:
         DFlashError: an assistant was named and this call cannot be drafted; raised before any work.
     """
     attached: _Attached | None = self.__dict__.get(_STATE)
-    memory = None if attached is None else attached.memory
-    return generate_with_memory(
-        self, memory, inputs, generation_config, *args,
-        assistant=assistant, assistant_model=assistant_model, dflash=dflash, **kwargs,
-    )  # fmt: skip
-
-
-def generate_with_memory(
-    model: PreTrainedModel,
-    memory: ContextMemory | None,
-    inputs: Tensor | None = None,
-    generation_config: GenerationConfig | None = None,
-    *args: Any,
-    assistant: DFlashDrafter | None = None,
-    assistant_model: Any = None,
-    dflash: DFlashOptions | Mapping[str, Any] | None = None,
-    **kwargs: Any,
-) -> Any:
-    """:func:`generate` of ``model``; ``memory`` keeps drafter contexts between turns of a conversation."""
-    attached: _Attached | None = model.__dict__.get(_STATE)
     if assistant is None and getattr(generation_config, "is_assistant", False):
         # The host asks this model for candidates, inside a call of another.
-        return _plain(model, attached)(inputs, generation_config, *args, assistant_model=assistant_model, **kwargs)
+        return _plain(self, attached)(inputs, generation_config, *args, assistant_model=assistant_model, **kwargs)
     forget()
     named = _named_drafter(assistant, assistant_model)
     if assistant_model is not None and named is None:
@@ -136,22 +119,23 @@ def generate_with_memory(
     if drafter is None:
         if dflash is not None:
             DFlashOptions.of(dflash)  # a mistake in them is one without a drafter, too
-        return _plain(model, attached)(inputs, generation_config, *args, **kwargs)
+        return _plain(self, attached)(inputs, generation_config, *args, **kwargs)
 
     def undrafted(reason: DFlashError) -> Any:
         if named is not None or attached is None or isinstance(reason, OptionsError):
             raise reason
-        _say_once(model, attached, str(reason))
-        return _plain(model, attached)(inputs, generation_config, *args, **kwargs)
+        _say_once(self, attached, str(reason))
+        return _plain(self, attached)(inputs, generation_config, *args, **kwargs)
 
+    memory = dflash_memory if dflash_memory is not None or attached is None else attached.memory
     try:
         if args:
             raise UnsupportedCallError("a drafted call takes inputs and generation_config by place, all else by name")
-        prepared = _prepared(model, attached, drafter, memory, inputs, generation_config, dflash, kwargs)
+        prepared = _prepared(self, attached, drafter, memory, inputs, generation_config, dflash, kwargs)
     except DFlashError as error:
         return undrafted(error)
     try:
-        return type(model).generate(model, inputs, **prepared)
+        return type(self).generate(self, inputs, **prepared)
     except RowsRefusedError as error:  # known only once the host has made its processors; nothing has run yet
         return undrafted(error)
 

@@ -75,8 +75,8 @@ class Turn:
 
     def __init__(self, memory: ContextMemory | None, cache: Any, drafter: DFlashDrafter, rows: int) -> None:
         self._memory, self._drafter = memory, drafter
-        fresh = memory if memory is not None else ContextMemory()
-        self.contexts = fresh.recall(cache, drafter, rows)
+        source = memory if memory is not None else ContextMemory()
+        self.contexts = source.recall(cache, drafter, rows)
 
     def end(self, finished: bool, cache: Any) -> None:
         """Give the contexts back, for ``cache``: a target may have gone on with another than it was given.

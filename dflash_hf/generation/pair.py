@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import HubError, OptionsError
-from dflash_hf.generation.attach import attach, generate_with_memory
+from dflash_hf.generation.attach import attach
+from dflash_hf.generation.attach import generate as attached_generate
 from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.pairing import check_pair
@@ -99,7 +100,8 @@ class DFlashModel:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Drafted ``generate`` of the target; see :func:`dflash_hf.generation.attach.generate`."""
-        return generate_with_memory(self.target, self._memory, *args, **{"assistant": self.drafter, **kwargs})
+        kwargs = {"assistant": self.drafter, "dflash_memory": self._memory, **kwargs}
+        return attached_generate(self.target, *args, **kwargs)
 
     @property
     def last_trace(self) -> Trace | None:

@@ -34,6 +34,7 @@ from dflash_hf.trace import RoundRecord, Trace
 
 __all__ = ["Call", "SequentialLoop"]
 
+_INJECTED_AT_ONCE = 1024  # tokens of a prompt whose taps stand side by side
 _PADDING_READ = 64  # tokens a forward, when a row that has ended is read on as padding
 
 
@@ -122,7 +123,7 @@ class SequentialLoop:
                 call.engine.inject(real, places)
 
         call.state.take(0)
-        with call.taps.listen(sink):
+        with call.taps.listen(sink, _INJECTED_AT_ONCE):
             self.outputs = host.prefill(call.model, self.ids, call.config, self.kwargs)
         self.kwargs = host.extend(call.model, self.outputs, self.kwargs, 1)
         call.state.adopt(host.cache_of(call.model, self.kwargs))
@@ -179,8 +180,7 @@ class SequentialLoop:
                 self.outputs = read(output_hidden_states=True)
                 caught.append(call.taps.of(self.outputs.hidden_states))
         rows = slice(-count - 1, None)  # a target that starts its cache anew reads everything again
-        taps = caught[0] if len(caught) == 1 else torch.cat(caught, dim=1)
-        return self.outputs.logits[0, rows], taps[:, rows]
+        return self.outputs.logits[0, rows], caught[0][:, rows]
 
     def _commit(self, ids: Tensor) -> None:
         """Of the verification's K rows the first m stay, those that stand before ``ids`` [1, m]."""

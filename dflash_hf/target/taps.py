@@ -22,8 +22,6 @@ from dflash_hf.target.view import TargetView
 
 __all__ = ["TapRecorder"]
 
-_AT_ONCE = 1024  # tokens handed on together: side by side, the taps of a long prompt would stand in memory twice
-
 Sink = Callable[[Tensor, Tensor | None], None]  # taps [B, C, L * width], position ids [B, C] if the target got any
 
 
@@ -43,6 +41,7 @@ class TapRecorder:
         self._handles: list[Any] = []
         self._owner = threading.get_ident()
         self._sink: Sink | None = None
+        self._at_once: int | None = None
         self._caught: dict[int, Tensor] = {}
         self._positions: Tensor | None = None
 
@@ -63,11 +62,14 @@ class TapRecorder:
         self._forget()
 
     @contextmanager
-    def listen(self, sink: Sink) -> Iterator[None]:
-        """Hand the taps of every forward inside this block to ``sink``, in order; of long ones part by part."""
+    def listen(self, sink: Sink, at_once: int | None = None) -> Iterator[None]:
+        """Hand the taps of every forward inside this block to ``sink``: whole, or in parts of ``at_once`` tokens.
+
+        Side by side, the taps of a long prompt would stand in memory twice.
+        """
         assert self._sink is None, "listening twice"
         with nullcontext() if self._handles else self:
-            self._sink = sink
+            self._sink, self._at_once = sink, at_once
             try:
                 yield
             finally:
@@ -114,8 +116,10 @@ class TapRecorder:
         tapped = [self._caught[index] for index in self._layer_ids]
         positions, sink = self._positions, self._sink
         self._forget()
-        for first in range(0, tapped[0].shape[1], _AT_ONCE):
-            rows = slice(first, first + _AT_ONCE)
+        count = tapped[0].shape[1]
+        part = self._at_once or count
+        for first in range(0, count, part):
+            rows = slice(first, first + part)
             taps = torch.cat([layer[:, rows].to(tapped[0].device) for layer in tapped], dim=-1)
             sink(taps, None if positions is None else positions[..., rows])
 

@@ -20,7 +20,7 @@ from tests.checkpoints.tiny import tiny_config, tiny_tensors, write_tiny
 
 HOST_LANE = pytest.mark.skipif(
     not hasattr(transformers, "MuseGlimmerAssistantModel"),
-    reason=f"transformers {transformers.__version__} has no MuseGlimmerAssistantModel",
+    reason=f"transformers {transformers.__version__} has no MuseGlimmerAssistantModel; runs on 5.24 (make test)",
 )
 SLIDING = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 6, "use_sliding_window": True}
 EXPRESSIBLE: dict[str, dict[str, Any]] = {

@@ -231,7 +231,9 @@ def test_old_shards_do_not_survive_a_save(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked copy of this process")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="kills a forked copy of this process; runs where there is fork (Linux, macOS)"
+)
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_killed_save_is_no_checkpoint(step: int, tmp_path: Path) -> None:
     """Killed before each file takes its place, over an older checkpoint: never a mixture that loads."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 
 import pytest
 import torch
-from transformers import CompileConfig, DynamicCache, StaticCache
+from transformers import CompileConfig, DynamicCache, StaticCache, cache_utils
 from transformers.cache_utils import StaticLayer
 
 from dflash_hf.errors import UnsupportedCallError
+from dflash_hf.generation import sequential
 from dflash_hf.generation.attach import attach
-from dflash_hf.target import taps as taps_module
 from dflash_hf.target.host import cache_key, chunks_go_on
 from tests.exact.same import PATTERNS, assert_equal_outputs, assert_same, drafter_for
 from tests.tiny import CONFIGS, prompt, tiny_target
 
 NEW = 30
 RETURNED = {"return_dict_in_generate": True, "output_scores": True}
-needs_static_crop = pytest.mark.skipif(not hasattr(StaticLayer, "crop"), reason="static caches crop from 5.24 on")
+needs_static_crop = pytest.mark.skipif(
+    not hasattr(StaticLayer, "crop"),
+    reason="this release drops no tokens from a static cache; runs on transformers 5.24 (make test)",
+)
 FULL = ("llama", "qwen3", "qwen3_moe", "gpt2")
 WINDOWED = ("mistral", "gemma3", "gpt_oss")
 
@@ -121,7 +125,7 @@ def test_a_static_cache_with_windows_is_refused_before_work(kind):
     assert_refused(model, "static", **{cache_key(model): StaticCache(model.config, max_cache_len=64)})
 
 
-@pytest.mark.skipif(chunks_go_on(), reason="before 5.24 only")
+@pytest.mark.skipif(chunks_go_on(), reason="this release goes on from a filled cache; runs with make test-oldest")
 def test_chunks_over_a_filled_cache_are_refused_on_releases_that_read_it_again(llama):
     cache = DynamicCache(config=llama.config)
     text = llama.generate(prompt(), max_new_tokens=3, do_sample=False, **{cache_key(llama): cache})
@@ -129,7 +133,9 @@ def test_chunks_over_a_filled_cache_are_refused_on_releases_that_read_it_again(l
     assert cache.get_seq_length() == text.shape[1] - 1
 
 
-@pytest.mark.skipif(hasattr(StaticLayer, "crop"), reason="before 5.24 only")
+@pytest.mark.skipif(
+    hasattr(StaticLayer, "crop"), reason="this release drops tokens from static caches; runs with make test-oldest"
+)
 def test_a_static_cache_is_refused_on_releases_that_cannot_crop_it(llama):
     assert_refused(llama, "static", cache_implementation="static")
 
@@ -137,6 +143,17 @@ def test_a_static_cache_is_refused_on_releases_that_cannot_crop_it(llama):
 @pytest.mark.parametrize("name", ["quantized", "offloaded_static", "sliding_window", "hybrid_chunked"])
 def test_caches_that_cannot_drop_tokens_are_refused_by_name(llama, name):
     assert_refused(llama, name, cache_implementation=name)
+
+
+@pytest.mark.skipif(
+    not hasattr(cache_utils, "Fp8QuantizedLayer"),
+    reason="this release quantises with packages that are not installed; runs on transformers 5.24 (make test)",
+)
+def test_a_users_quantised_cache_is_refused_and_left_empty(llama):
+    cache = cache_utils.QuantizedCache(backend="fp8", config=llama.config)
+    type(llama).generate(llama, prompt(), max_new_tokens=2, **{cache_key(llama): copy.deepcopy(cache)})
+    assert_refused(llama, "cannot drop tokens", **{cache_key(llama): cache})
+    assert cache.get_seq_length() == 0
 
 
 def assert_refused(model, reason, **asked):
@@ -195,7 +212,7 @@ def test_prefill_chunks_are_injected_one_by_one(kind, chunk):
 
 def test_a_long_prompt_is_injected_part_by_part(llama, monkeypatch):
     """No more than so many tokens' taps stand side by side, without chunks of the prefill too."""
-    monkeypatch.setattr(taps_module, "_AT_ONCE", 16)
+    monkeypatch.setattr(sequential, "_INJECTED_AT_ONCE", 16)
     ids, counts = prompt(50), []
     plain = type(llama).generate(llama, ids, max_new_tokens=9, do_sample=False)
     drafter = drafter_for(llama, plain, "all")

@@ -66,7 +66,7 @@ def _written(model, options, where):
 @pytest.mark.parametrize("named", sorted(MODES))
 def test_a_mode_is_refused_by_name_before_any_forward(pair, named, where):
     if where != "call" and named in BY_CALL_ONLY:
-        pytest.skip("an option of the call alone")
+        pytest.skip("no config can hold this option; its row with the option in the call runs beside this one")
     model, drafter, forwards = pair
     call = _written(model, MODES[named], where)
     with Unchanged(model, drafter, model.generation_config, call), pytest.raises(UnsupportedCallError, match=named):

@@ -9,13 +9,11 @@ from contextlib import suppress
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
 from transformers import (
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
     MaxLengthCriteria,
-    PreTrainedTokenizerFast,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
     TextStreamer,
@@ -27,7 +25,7 @@ from dflash_hf.target.host import cache_key
 from tests.exact.same import PATTERNS
 from tests.exact.unchanged import Unchanged
 from tests.scripted import scripted
-from tests.tiny import VOCAB, prompt, tiny_target
+from tests.tiny import letters, prompt, tiny_target
 
 NEW, IDS = 12, prompt()
 OPTIONS = {"max_new_tokens": NEW, "do_sample": False}
@@ -43,10 +41,7 @@ def pair(request):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    vocabulary = {"<pad>": 0, "<bos>": 1, **{chr(31 + number): number for number in range(2, VOCAB)}}
-    characters = Tokenizer(models.BPE(vocabulary, merges=[]))
-    characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", bos_token="<bos>")
+    return letters()
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["without caches", "a cache a thread"])

@@ -29,7 +29,7 @@ def asking(*outputs, **more):
 def of(kind, attention):
     model = tiny_target(kind)
     if attention not in ("eager", model.config._attn_implementation):
-        pytest.skip(f"{kind} has no {attention}")
+        pytest.skip(f"{kind} has no {attention} in transformers; its eager row runs beside this one")
     model.set_attn_implementation(attention)
     return attach(model)
 

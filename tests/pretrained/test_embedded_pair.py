@@ -26,8 +26,10 @@ def _absent(look) -> str | None:
 
 
 no_target, no_drafter = _absent(find_target_file), _absent(embedded_drafter_folder)
-needs_target = pytest.mark.skipif(no_target is not None, reason=str(no_target))
-needs_pair = pytest.mark.skipif(no_target is not None or no_drafter is not None, reason=f"{no_target or no_drafter}")
+needs_target = pytest.mark.skipif(no_target is not None, reason=f"{no_target} (make test installs it)")
+needs_pair = pytest.mark.skipif(
+    no_target is not None or no_drafter is not None, reason=f"{no_target or no_drafter} (make test has both)"
+)
 
 
 @needs_target

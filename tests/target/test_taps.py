@@ -65,3 +65,16 @@ def test_hooks_are_gone_after_an_exception():
     with pytest.raises(RuntimeError), TapRecorder(view_target(model), [0, 3]):
         raise RuntimeError
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@torch.no_grad()
+def test_a_forward_is_handed_on_whole_unless_parts_are_asked_for():
+    """Regeneration and verification take a forward as one; the injection of a long prompt asks for parts."""
+    model, ids, caught = tiny_target(), prompt(1500), []
+    with TapRecorder(view_target(model), [0, 3]) as recorder:
+        for at_once in (None, 400):
+            with recorder.listen(lambda taps, _: caught.append(taps), at_once):
+                model(ids)
+    whole, *parts = caught
+    assert [taps.shape[1] for taps in caught] == [1500, 400, 400, 400, 300]
+    assert torch.equal(torch.cat(parts, dim=1), whole)
