@@ -1,23 +1,20 @@
 """Prompts from a file, and a prompt as a model's inputs.
 
-In: JSON lines, plain or gzipped. The text of a line is its ``question`` (GSM8K), ``prompt`` (HumanEval) or first of
-its ``turns`` (MT-bench, Spec-Bench). Out: :class:`Prompt` objects, in the file's order.
+In: JSON lines, plain or gzipped, as :mod:`dflash_hf.training.prompts.rows` reads them: ``question`` (GSM8K), ``prompt``
+(HumanEval), ``turns`` (MT-bench, Spec-Bench), chats. The text of a row is what its user says first.
+Out: :class:`Prompt` objects, in the file's order.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dflash_hf.errors import OptionsError
+from dflash_hf.training.prompts.rows import Row, conversation, file_rows
 
 __all__ = ["Prompt", "encode", "load_prompts"]
-
-_NAMES = ("task_id", "question_id", "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +34,10 @@ def load_prompts(path: str | Path, limit: int | None = None, group: str | None =
     """
     path = Path(path)
     found: list[Prompt] = []
-    for number, line in _lines(path):
+    for row in file_rows(path):
         if limit is not None and len(found) >= limit:
             break
-        prompt = _prompt(path, number, line)
+        prompt = _prompt(row)
         if group is None or prompt.group == group:
             found.append(prompt)
     if not found:
@@ -48,48 +45,34 @@ def load_prompts(path: str | Path, limit: int | None = None, group: str | None =
     return found
 
 
-def encode(tokenizer: Any, text: str, *, chat: bool = True) -> Any:
+def encode(tokenizer: Any, text: str, *, chat: bool = True, thinking: bool | None = None) -> Any:
     """Inputs for ``generate``: ``input_ids`` and ``attention_mask`` [1, S].
 
     Args:
         tokenizer: a transformers tokenizer.
         text: what the user says.
         chat: wrap it in the tokenizer's chat template, where it has one.
+        thinking: the template's ``enable_thinking``; None leaves the choice to the template.
+
+    Raises:
+        OptionsError: ``thinking`` is given, and there is no template, or one without that switch.
     """
-    if chat and getattr(tokenizer, "chat_template", None):
+    template = getattr(tokenizer, "chat_template", None) if chat else None
+    if thinking is not None and "enable_thinking" not in str(template or ""):
+        what = "its chat template has no such switch" if template else "no chat template is used"
+        raise OptionsError(f"thinking mode cannot be switched: {what}; leave the choice out")
+    if template:
         turns = [{"role": "user", "content": text}]
-        return tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        switch = {} if thinking is None else {"enable_thinking": thinking}
+        return tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, return_tensors="pt", return_dict=True, **switch
+        )
     return tokenizer(text, return_tensors="pt", return_token_type_ids=False)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        opener = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionsError(f"cannot read prompts from {path}: {error}") from error
-
-
-def _prompt(path: Path, number: int, line: str) -> Prompt:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise OptionsError(f"{path}, line {number} is not JSON ({error}); prompts are JSON lines") from error
-    text = _text(row) if isinstance(row, dict) else row
-    if not isinstance(text, str) or not text.strip():
-        raise OptionsError(
-            f"{path}, line {number} has no prompt: expected a string, or an object with question, prompt or turns"
-        )
-    if not isinstance(row, dict):
-        return Prompt(str(number), text)
-    name = next((str(row[key]) for key in _NAMES if key in row), str(number))
-    return Prompt(name, text, str(row.get("category") or ""))
-
-
-def _text(row: dict[str, Any]) -> Any:
-    turns = row.get("turns")
-    first = turns[0] if isinstance(turns, list) and turns else None
-    return row.get("question") or row.get("prompt") or first
+def _prompt(row: Row) -> Prompt:
+    texts = [turn["content"] for turn in conversation(row) if turn["role"] == "user"]
+    if not texts or not texts[0].strip():
+        raise OptionsError(f"{row.where} has an empty prompt")
+    group = row.value.get("category") if isinstance(row.value, dict) else None
+    return Prompt(row.name, texts[0], str(group or ""))

@@ -41,6 +41,9 @@ def bench(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template.")] = False,
+    thinking: Annotated[
+        bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
+    ] = None,
     *,
     pair: PairOptions,
     as_json: bool,
@@ -52,8 +55,9 @@ def bench(
 
     chosen = load_prompts(prompts, limit, group)
     loaded = load(pair)
-    data = _measured(loaded, chosen, Sampling(max_new_tokens), also or [], raw=raw, repeats=repeats, seed=seed)
-    data["settings"]["prompts"] = prompts.name
+    cases = _cases(loaded, chosen, raw, thinking)
+    data = _measured(loaded, cases, Sampling(max_new_tokens), also or [], repeats=repeats, seed=seed)
+    data["settings"] |= {"prompts": prompts.name, "chat_template": not raw, "thinking": thinking}
     if out is not None:
         from dflash_hf.bench.report import write_report
 
@@ -64,7 +68,7 @@ def bench(
 
 
 def _measured(
-    pair: Pair, prompts: list[Prompt], sampling: Sampling, also: list[str], *, raw: bool, repeats: int, seed: int
+    pair: Pair, cases: list[Case], sampling: Sampling, also: list[str], *, repeats: int, seed: int
 ) -> dict[str, Any]:
     from dflash_hf.bench.judge import judge
     from dflash_hf.bench.measure import measure
@@ -73,14 +77,13 @@ def _measured(
 
     results = measure(
         _lanes(pair, sampling, also),
-        _cases(pair, prompts, raw),
+        cases,
         repeats=repeats,
         seed=seed,
         judge=lambda prompt, tokens: judge(pair.model, prompt, tokens),
         on_prompt=_progress,
     )
-    settings = {"count": len(results), "max_new_tokens": sampling.max_new_tokens, "repeats": repeats}
-    settings |= {"chat_template": not raw, "temperature": 0}
+    settings = {"count": len(results), "max_new_tokens": sampling.max_new_tokens, "repeats": repeats, "temperature": 0}
     return report(results, provenance=provenance(pair.model, pair.names), settings=settings, seed=seed)
 
 
@@ -98,15 +101,14 @@ def _lanes(pair: Pair, sampling: Sampling, also: list[str]) -> dict[str, Lane]:
     return lanes
 
 
-def _cases(pair: Pair, prompts: list[Prompt], raw: bool) -> list[Case]:
+def _cases(pair: Pair, prompts: list[Prompt], raw: bool, thinking: bool | None) -> list[Case]:
     from dflash_hf.bench.measure import Case, to_device
     from dflash_hf.bench.prompts import encode
 
-    device = pair.model.device
-    return [
-        Case(prompt.name, to_device(encode(pair.tokenizer, prompt.text, chat=not raw), device), prompt.group)
-        for prompt in prompts
-    ]
+    def inputs(text: str) -> Any:
+        return to_device(encode(pair.tokenizer, text, chat=not raw, thinking=thinking), pair.model.device)
+
+    return [Case(prompt.name, inputs(prompt.text), prompt.group) for prompt in prompts]
 
 
 def _progress(result: PromptResult) -> None:

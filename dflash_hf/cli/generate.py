@@ -42,6 +42,9 @@ def generate(
     ] = Switch.on,
     trace: Annotated[Path | None, typer.Option(help="Write the trace of every round to this file.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: the prompt as it is.")] = False,
+    thinking: Annotated[
+        bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
+    ] = None,
     *,
     pair: PairOptions,
     as_json: bool,
@@ -52,7 +55,7 @@ def generate(
         raise typer.BadParameter(f"--trace {trace}: there is no folder {trace.resolve().parent}")
     sampling = Sampling(max_new_tokens, temperature, top_p, seed)
     loaded = load(pair)
-    inputs = _encoded(loaded, text, raw)
+    inputs = _encoded(loaded, text, raw, thinking)
     with_plain = compare_with_plain is Switch.on
     if with_plain:
         _warm_up(loaded, inputs, sampling)
@@ -77,11 +80,11 @@ def _prompt(argument: str | None) -> str:
     return text.rstrip("\n") if piped else text
 
 
-def _encoded(pair: Pair, text: str, raw: bool) -> Any:
+def _encoded(pair: Pair, text: str, raw: bool, thinking: bool | None) -> Any:
     from dflash_hf.bench.measure import to_device
     from dflash_hf.bench.prompts import encode
 
-    return to_device(encode(pair.tokenizer, text, chat=not raw), pair.model.device)
+    return to_device(encode(pair.tokenizer, text, chat=not raw, thinking=thinking), pair.model.device)
 
 
 def _warm_up(pair: Pair, inputs: Any, sampling: Sampling) -> None:

@@ -45,13 +45,16 @@ def verify(
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of each answer.")] = 96,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: the prompts as they are.")] = False,
+    thinking: Annotated[
+        bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
+    ] = None,
     *,
     pair: PairOptions,
     as_json: bool,
 ) -> None:
     """Run prompts drafted and plain, greedily, and judge every drafted token against the plain model."""
     loaded = load(pair)
-    checks = [_check(loaded, prompt, Sampling(max_new_tokens), raw) for prompt in prompts or PROMPTS]
+    checks = [_check(loaded, prompt, Sampling(max_new_tokens), raw, thinking) for prompt in prompts or PROMPTS]
     ok = all(check.ok for check in checks)
     if as_json:
         emit_json("verify", {"pair": loaded.names, "ok": ok, **_totals(checks), "prompts": [_row(c) for c in checks]})
@@ -68,13 +71,13 @@ def verify(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _check(pair: Pair, prompt: str, sampling: Sampling, raw: bool) -> Check:
+def _check(pair: Pair, prompt: str, sampling: Sampling, raw: bool, thinking: bool | None) -> Check:
     from dflash_hf.bench.judge import first_difference, judge, parts_at_near_tie
     from dflash_hf.bench.measure import to_device
     from dflash_hf.bench.prompts import encode
 
     note(f"checking: {prompt[:60]}")
-    inputs = to_device(encode(pair.tokenizer, prompt, chat=not raw), pair.model.device)
+    inputs = to_device(encode(pair.tokenizer, prompt, chat=not raw, thinking=thinking), pair.model.device)
     fast, slow = drafted(pair, inputs, sampling), plain(pair, inputs, sampling)
     verdict = judge(pair.model, inputs["input_ids"], fast.tokens)
     ok = parts_at_near_tie(slow.tokens, fast.tokens, verdict)

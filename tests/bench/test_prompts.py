@@ -31,7 +31,12 @@ def test_load_prompts_knows_the_usual_files(tmp_path, name) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", "line 1 is not JSON"), ('{"text": "x"}', "question, prompt or turns"), ("", "no prompts")],
+    [
+        ("{", "line 1 is not JSON"),
+        ('{"text": "x"}', "line 1 has no prompt.*question, prompt, turns"),
+        ('{"prompt": " "}', "empty"),
+        ("", "no prompts"),
+    ],
 )
 def test_load_prompts_names_the_line_it_cannot_read(tmp_path, content, words) -> None:
     path = tmp_path / "prompts.jsonl"
@@ -52,3 +57,21 @@ def test_encode_uses_the_chat_template_when_there_is_one() -> None:
     tokenizer.chat_template += "{% if add_generation_prompt %}<me>{% endif %}"
     assert tokenizer.decode(encode(tokenizer, "hi")["input_ids"][0]) == "<user>hi<me>"
     assert tokenizer.decode(encode(tokenizer, "hi", chat=False)["input_ids"][0]) == "hi"
+
+
+def test_encode_switches_thinking_where_the_template_can() -> None:
+    from tests.cli.conftest import tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    with pytest.raises(OptionsError, match="no chat template is used"):
+        encode(tokenizer, "hi", thinking=False)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    with pytest.raises(OptionsError, match="has no such switch"):
+        encode(tokenizer, "hi", thinking=True)
+    tokenizer.chat_template += "{% if enable_thinking is defined and not enable_thinking %}<end>{% endif %}"
+    said = {
+        mode: tokenizer.decode(encode(tokenizer, "hi", thinking=mode)["input_ids"][0]) for mode in (None, True, False)
+    }
+    assert said == {None: "hi", True: "hi", False: "hi<end>"}
+    with pytest.raises(OptionsError, match="no chat template is used"):
+        encode(tokenizer, "hi", chat=False, thinking=False)

@@ -1,0 +1,1 @@
+"""What the target is asked: collected, written by itself, filtered."""
