@@ -1,0 +1,1 @@
+"""What the target says: decoded in batches, written down, read back."""
