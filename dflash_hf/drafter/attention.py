@@ -21,6 +21,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.context import DrafterContext
+from dflash_hf.drafter.masks import AttendWith
 
 __all__ = ["DFlashAttention", "DFlashDecoderLayer", "Rotary"]
 
@@ -70,26 +71,30 @@ class DFlashAttention(nn.Module):
         self,
         hidden_states: Tensor,  # [B, K, D], normed
         rotary: Rotary,  # of the block's positions
-        attention_mask: Tensor | None,
+        attention_mask: Tensor | AttendWith | None,
         context: DrafterContext,
     ) -> Tensor:  # [B, K, D]
         queries = _rotate(self.q_norm(self._heads(self.q_proj(hidden_states))).transpose(1, 2), rotary)
         keys, values = context.with_block(self.layer_idx, *self.keys_values(hidden_states, rotary))
-        attend: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        attend, mask = self._attend_with(attention_mask)
         output, _ = attend(
             self,
             queries,
             keys,
             values,
-            attention_mask,
+            mask,
             dropout=0.0,
             scaling=self.scaling,
             sliding_window=self.window,
-            is_causal=self.is_causal and attention_mask is None,
+            is_causal=self.is_causal and mask is None,
         )
         return self.o_proj(output.flatten(2))
+
+    def _attend_with(self, attention_mask: Tensor | AttendWith | None) -> tuple[Callable[..., Any], Any]:
+        if isinstance(attention_mask, AttendWith):
+            return attention_mask
+        implementation = self.config._attn_implementation
+        return ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward), attention_mask
 
 
 class DFlashDecoderLayer(nn.Module):
@@ -103,7 +108,11 @@ class DFlashDecoderLayer(nn.Module):
         self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(
-        self, hidden_states: Tensor, rotary: Rotary, attention_mask: Tensor | None, context: DrafterContext
+        self,
+        hidden_states: Tensor,
+        rotary: Rotary,
+        attention_mask: Tensor | AttendWith | None,
+        context: DrafterContext,
     ) -> Tensor:
         attended = self.self_attn(self.input_layernorm(hidden_states), rotary, attention_mask, context)
         hidden_states = hidden_states + attended

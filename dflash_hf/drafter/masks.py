@@ -6,10 +6,38 @@ visible but for a window; inside the block a layer is either bidirectional or ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
 import torch
 from torch import Tensor
 
-__all__ = ["attention_mask_for", "visible_keys"]
+__all__ = ["AttendWith", "BlockLayout", "attention_mask_for", "rule_allows", "visible_keys"]
+
+
+class AttendWith(NamedTuple):
+    """A mask together with the attention function it is made for, called as transformers calls its own."""
+
+    attend: Callable[..., Any]
+    mask: Any
+
+
+class BlockLayout(Protocol):
+    """Who sees whom where a caller puts many blocks into one forward (``training.visibility``)."""
+
+    def for_rule(self, window: int | None, causal: bool) -> AttendWith:
+        """What layers of this rule attend with: the layout's own mask and :func:`rule_allows` together."""
+
+
+def rule_allows(distance: Tensor, *, window: int | None, causal: bool) -> Tensor | None:
+    """A layer's own rule for keys that lie ``distance`` positions back; None where everything is visible.
+
+    ``window`` counts the positions a query sees on one side, its own included. Works element by element.
+    """
+    if not causal:
+        return None if window is None else distance.abs() < window
+    seen = distance >= 0
+    return seen if window is None else seen & (distance < window)
 
 
 def visible_keys(
@@ -19,19 +47,15 @@ def visible_keys(
     window: int | None,
     causal: bool,
 ) -> Tensor | None:  # bool [B, 1, Q, T], or None where everything is visible
-    """Visibility by position alone: ``window`` counts the positions a query sees on one side, its own included.
+    """Visibility by position alone, by :func:`rule_allows`.
 
     >>> at = torch.arange(6)[None]
     >>> visible_keys(at[:, 4:], at, window=3, causal=True).int().tolist()
     [[[[0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1]]]]
     """
-    if window is None and not causal:
-        return None
     distance = query_positions[:, :, None] - key_positions[:, None, :]  # how far back a key lies
-    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
-    if window is not None:
-        seen = seen & (distance.abs() < window)
-    return seen[:, None]
+    seen = rule_allows(distance, window=window, causal=causal)
+    return None if seen is None else seen[:, None]
 
 
 def attention_mask_for(implementation: str | None, seen: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -24,7 +24,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, Qwen3RotaryEm
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.attention import DFlashDecoderLayer
 from dflash_hf.drafter.context import DrafterContext, GrowingContext, TransientContext
-from dflash_hf.drafter.masks import attention_mask_for, visible_keys
+from dflash_hf.drafter.masks import AttendWith, BlockLayout, attention_mask_for, visible_keys
 
 __all__ = ["DFlashDrafter"]
 
@@ -72,7 +72,7 @@ class DFlashDrafter(PreTrainedModel):
         self,
         noise_embeds: Tensor,
         context_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | BlockLayout | None = None,
         position_ids: Tensor | None = None,
         cache: DrafterContext | None = None,
     ) -> BaseModelOutput:
@@ -81,7 +81,8 @@ class DFlashDrafter(PreTrainedModel):
         Args:
             noise_embeds: [B, K, D] embeddings of ``[anchor, MASK, ...]``.
             context_hidden_states: [B, C, L * target width] taps to inject first, or None.
-            attention_mask: bool [B, 1, K, T + K], ANDed with each layer's own rule; True is visible.
+            attention_mask: bool [B, 1, K, T + K], ANDed with each layer's own rule; True is visible. Or a layout, which
+                brings the attention function along; ``config._attn_implementation`` is not asked then.
             position_ids: [B, C + K] positions of the injected rows, then of the block; [B, K] without an injection.
             cache: the context to read and extend; without one, a context of this call only.
 
@@ -97,7 +98,7 @@ class DFlashDrafter(PreTrainedModel):
         block = position_ids[:, -slots:]
         hidden_states = noise_embeds
         rotary = self.rotary_emb(hidden_states, block)
-        masks: dict[tuple[int | None, bool], Tensor | None] = {}
+        masks: dict[tuple[int | None, bool], Tensor | AttendWith | None] = {}
         for index, layer in enumerate(self._layers()):
             rule = (self.config.layer_windows[index], self.config.layer_causal[index])
             if rule not in masks:
@@ -109,9 +110,16 @@ class DFlashDrafter(PreTrainedModel):
         return (layer for layer in self.layers if isinstance(layer, DFlashDecoderLayer))
 
     def _mask(
-        self, layer: int, block: Tensor, allowed: Tensor | None, dtype: torch.dtype, context: DrafterContext
-    ) -> Tensor | None:
+        self,
+        layer: int,
+        block: Tensor,
+        allowed: Tensor | BlockLayout | None,
+        dtype: torch.dtype,
+        context: DrafterContext,
+    ) -> Tensor | AttendWith | None:
         window, causal = self.config.layer_windows[layer], self.config.layer_causal[layer]
+        if allowed is not None and not isinstance(allowed, Tensor):
+            return allowed.for_rule(window, causal)
         seen = None
         if window is not None or causal:
             seen = visible_keys(block, context.key_positions(layer, block), window=window, causal=causal)

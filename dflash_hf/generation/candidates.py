@@ -20,6 +20,7 @@ from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.head import Draft, draft_logits, draw_parallel, propose_parallel
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.clock import RoundClock
+from dflash_hf.target.logits import drafter_scale
 from dflash_hf.target.view import TargetView
 
 __all__ = ["DFlashCandidateGenerator"]
@@ -94,15 +95,9 @@ class DFlashCandidateGenerator(CandidateGenerator):
             return draft if warp is None else draw_parallel(draft, warp(self.logits_of(draft)[0]))
 
     def logits_of(self, draft: Draft) -> Tensor:
-        """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied.
-
-        Where its config has none of its own, they are the target's: a drafter that borrows the head was trained on
-        what the target makes of it (z-lab's MLX loader does the same).
-        """
-        config, view = self.drafter.config, self.view
-        multiplier = config.output_multiplier if config.output_multiplier != 1.0 else view.logit_multiplier
-        cap = config.final_logit_softcapping
-        return draft_logits(draft.logits, multiplier, view.logit_softcap if cap is None else cap)
+        """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied."""
+        scale = drafter_scale(self.drafter.config, self.view)
+        return draft_logits(draft.logits, scale.multiplier, scale.softcap)
 
     def _embedding_device(self) -> torch.device:
         parameter = next(self.view.embedding.parameters(), None)

@@ -1,4 +1,4 @@
-"""One drafter forward over many blocks of one document, the context injected once for all of them."""
+"""One drafter forward over all blocks of a pack, the context injected once for all of them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,30 @@ from torch import Tensor
 from dflash_hf.drafter.context import TransientContext
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.target.view import TargetView
-from dflash_hf.training.anchors import Blocks
-from dflash_hf.training.documents import Document
+from dflash_hf.training.packs import Pack
+from dflash_hf.training.visibility import lay_out
 
 __all__ = ["draft_hidden"]
 
 
-def draft_hidden(drafter: DFlashDrafter, view: TargetView, document: Document, blocks: Blocks) -> Tensor:
-    """The drafter's output [N, A, K, D], after its final norm."""
+def draft_hidden(
+    drafter: DFlashDrafter, view: TargetView, pack: Pack, form: str = "chunked", per_row: int = 16
+) -> Tensor:  # [A, K, D]
+    """The drafter's output for every block, after its final norm: what decoding would compute block by block.
+
+    Args:
+        form: of attention, "dense", "flex" or "chunked"; all give the same. See ``training.visibility``.
+        per_row: blocks in a chunk of the chunked form.
+    """
     config = drafter.config
     with torch.no_grad():
-        embeds = view.embed(blocks.ids, config.embedding) * config.embedding_scale
+        embeds = view.embed(pack.ids, config.embedding) * config.embedding_scale
     context = TransientContext()
-    drafter.inject(document.taps[None], torch.arange(len(document.taps))[None], context)
-    output = drafter(embeds, attention_mask=blocks.visible, position_ids=blocks.positions, cache=context)
-    slots = blocks.labels.shape[-1] + 1
-    return output.last_hidden_state.unflatten(1, (-1, slots))
+    drafter.inject(pack.taps[None].to(drafter.dtype), pack.context_positions[None], context)
+    output = drafter(
+        embeds.flatten(0, 1)[None].to(drafter.dtype),
+        attention_mask=lay_out(pack, form, per_row),
+        position_ids=pack.positions.flatten()[None],
+        cache=context,
+    )
+    return output.last_hidden_state.unflatten(1, pack.ids.shape)[0]
