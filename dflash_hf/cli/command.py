@@ -19,11 +19,21 @@ import typer
 from dflash_hf.cli.quiet import quiet_libraries
 from dflash_hf.errors import DFlashError, HubError, IncompatiblePairError, OptionsError
 
-__all__ = ["CHECK_FAILED", "FAILURE", "INTERRUPTED", "USAGE", "PairOptions", "command", "emit_json", "note"]
+__all__ = [
+    "CHECK_FAILED",
+    "FAILURE",
+    "INTERRUPTED",
+    "USAGE",
+    "PairOptions",
+    "TargetOptions",
+    "command",
+    "emit_json",
+    "note",
+]
 
 FAILURE, USAGE, CHECK_FAILED, INTERRUPTED = 1, 2, 3, 130
 
-_PAIR_PANEL, _COMMON_PANEL = "The pair", "Everywhere"
+_PAIR_PANEL, _TARGET_PANEL, _COMMON_PANEL = "The pair", "The target", "Everywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,41 @@ class PairOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Which target, and how it is loaded: of commands that need no drafter."""
+
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or Hub id. Default: the embedded SmolLM2-135M-Instruct.", rich_help_panel=_TARGET_PANEL
+        ),
+    ] = None
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="auto, float32, bfloat16 or float16. auto: as stored on a GPU, float32 on a CPU.",
+            rich_help_panel=_TARGET_PANEL,
+        ),
+    ] = "auto"
+    device_map: Annotated[
+        str | None,
+        typer.Option(
+            help="As transformers has it. Default: the accelerator, when there is one.", rich_help_panel=_TARGET_PANEL
+        ),
+    ] = None
+    local_files_only: Annotated[
+        bool, typer.Option("--local-files-only", help="Never ask the Hub.", rich_help_panel=_TARGET_PANEL)
+    ] = False
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads. Default: torch's own choice.", rich_help_panel=_TARGET_PANEL)
+    ] = None
+
+
+# Parameters of a command that stand for a block of options.
+_BLOCKS: dict[str, type] = {"pair": PairOptions, "target": TargetOptions}
+
+
+@dataclass(frozen=True, slots=True)
 class _Common:
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on stdout.", rich_help_panel=_COMMON_PANEL)
@@ -83,22 +128,22 @@ class _Common:
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command. A parameter ``pair`` stands for the pair options, ``as_json`` for ``--json``."""
+    """Register a command. ``pair`` and ``target`` stand for blocks of options, ``as_json`` for ``--json``."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function, eval_str=True).parameters
-        takes_pair = "pair" in own
-        spliced = {key: value for key, value in own.items() if key not in ("pair", "as_json")}
-        pair_parameters = _parameters(PairOptions) if takes_pair else []
-        parameters = [*spliced.values(), *pair_parameters, *_parameters(_Common)]
+        blocks = {key: _BLOCKS[key] for key in own if key in _BLOCKS}
+        spliced = {key: value for key, value in own.items() if key not in (*blocks, "as_json")}
+        block_parameters = [parameter for block in blocks.values() for parameter in _parameters(block)]
+        parameters = [*spliced.values(), *block_parameters, *_parameters(_Common)]
 
         def run(**values: Any) -> None:
             debug = values.pop("debug") or bool(os.environ.get("DFLASH_HF_DEBUG"))
             as_json = values.pop("as_json")
             if "as_json" in own:
                 values["as_json"] = as_json
-            if takes_pair:
-                values["pair"] = PairOptions(**{item.name: values.pop(item.name) for item in fields(PairOptions)})
+            for key, block in blocks.items():
+                values[key] = block(**{item.name: values.pop(item.name) for item in fields(block)})
             _run(function, values, debug)
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_hf.cli.command import command, emit_json, note
-from dflash_hf.cli.quiet import quiet_transformers
+from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.target import load_target
+
+if TYPE_CHECKING:
+    from dflash_hf.training.run import Progress
 
 __all__ = ["register"]
+
+_NOTE_SECONDS = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -18,38 +27,71 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="YAML file; see recipes/.")],
+    recipe: Annotated[Path, typer.Argument(help="YAML file; see recipes/ and docs/training.md.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Over the file.")] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Folder or Hub id of the target. Default: the embedded SmolLM2-135M-Instruct.")
-    ] = None,
     *,
+    target: TargetOptions,
     as_json: bool,
 ) -> None:
-    """Train on the CPU, in float32; stop it and start it again with the same line, it goes on where it was."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    """Train a drafter; stop it and start it again with the same line, it goes on where it was.
 
-    from dflash_hf.pretrained.smollm2 import embedded_target_folder
-    from dflash_hf.target.view import view_target
+    Under torchrun or accelerate launch, several processes share the work.
+    """
+    import torch
+
+    from dflash_hf.training.answers.answers import AnswerFolder
+    from dflash_hf.training.prepare import prepare
+    from dflash_hf.training.processes import join
     from dflash_hf.training.publish import publish
     from dflash_hf.training.recipe import Recipe
     from dflash_hf.training.run import Trainer
 
     settings = Recipe.read(recipe, overrides or [])
-    quiet_transformers()
-    torch.set_num_threads(settings.threads)
-    folder = target or str(embedded_target_folder())
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    trainer = Trainer(view_target(model), settings)
-    note(f"{len(trainer.documents.training)} documents, step {trainer.step} of {settings.steps}; {trainer.output}")
-    trainer.train()
-    if trainer.step < settings.steps:
-        note(f"stopped at step {trainer.step}; the same command goes on from there")
+    accelerator = join(settings.precision, settings.documents_per_step)
+    say: Callable[[str], None] = note if accelerator.is_main_process else _silent
+    view = load_target(target)
+    torch.set_num_threads(target.threads or settings.threads)
+    trainer = Trainer(view, settings, prepare(view, settings, accelerator, say))
+    say(f"step {trainer.step} of {trainer.steps}; {trainer.output}")
+    trainer.train(_progress(say))
+    if not trainer.finished:
+        say(f"stopped at step {trainer.step}, saved in {trainer.output}; the same command goes on from there")
         raise typer.Exit(1)
-    provenance = publish(trainer, trainer.output / "drafter")
+    if accelerator.is_main_process:
+        typed = shlex.join(["dflash-hf", "train", recipe.name, *(overrides or [])])
+        made = [AnswerFolder(folder).description for folder in settings.answers]
+        provenance = publish(trainer, trainer.output / "drafter", answers=made, command=typed)
+        _show(trainer.output / "drafter", provenance, as_json)
+
+
+def _silent(_line: str) -> None: ...
+
+
+def _progress(say: Callable[[str], None]) -> Callable[[Progress], None]:
+    """A line now and then: step, loss since the line before, tokens per second, time left."""
+    said, losses = time.monotonic(), list[float]()
+
+    def progress(state: Progress) -> None:
+        nonlocal said
+        losses.append(state.loss)
+        if time.monotonic() - said < _NOTE_SECONDS and state.step < state.steps:
+            return
+        said, mean = time.monotonic(), sum(losses) / len(losses)
+        losses.clear()
+        say(
+            f"step {state.step} of {state.steps}, loss {mean:.3f}, {state.tokens_per_second:,.0f} tokens/s, "
+            f"{state.seconds_left / 60:.0f} min left"
+        )
+        sys.stderr.flush()
+
+    return progress
+
+
+def _show(folder: Path, provenance: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit_json("train", provenance)
-    else:
-        held_out = provenance["held_out"]
-        typer.echo(f"{trainer.output / 'drafter'}: tau {held_out['tau_simulated']:.2f} on held-out answers (simulated)")
+        return
+    for name, row in provenance["evaluation"].items():
+        shares = " ".join(f"{share:.2f}" for share in row["accepted_by_position"])
+        typer.echo(f"{name}: tau {row['tau']:.2f} (simulated, {row['documents']} answers); accepted by slot {shares}")
+    typer.echo(f"{folder}")

@@ -1,92 +1,127 @@
-"""Training documents on disk: what the target answered, and what its tapped layers put out on the way.
+"""What a run trains on and what it holds back: answers as documents, and which of them a step takes.
 
-A folder holds shards ``*.safetensors``; document ``n`` is three tensors: ``n.ids`` [S] prompt and answer,
-``n.prompt`` [] how many of them are the prompt, ``n.taps`` [S - 1, L * width] of every token but the last, which
-the target never ran. ``answers.json`` beside them names the target, the tapped layers and how the answers were made.
+Everything here is a pure function of the answers and a seed, so a resumed run, and a run of several processes, sees
+the documents a single unbroken one would. Shapes: S tokens of a document.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from dflash_hf.errors import TrainingError
+from dflash_hf.training.answers.answers import Answer
 
-__all__ = ["Document", "Documents"]
-
-DESCRIPTION = "answers.json"
+__all__ = ["Corpus", "Document", "corpus_of", "documents_of", "fingerprint", "places_of_step", "prompts_fingerprint"]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One prompt with its answer. ``taps`` are float32 and in the drafter's layer order."""
+    """One prompt with its answer."""
 
-    ids: Tensor  # [S]
+    id: str
+    ids: Tensor  # int64 [S]
     prompt_length: int
-    taps: Tensor  # [S - 1, L * width]
+    source: str = ""
+
+    @property
+    def answer_length(self) -> int:
+        return len(self.ids) - self.prompt_length
 
 
-class Documents:
-    """The documents of a folder, split once and for all into training and held-out ones by their number.
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents split once and for all by their prompt, and why answers are not among them."""
 
-    Args:
-        folder: written by ``training.regenerate``.
-        layer_ids: tapped layers the drafter reads; the folder may hold more.
-        held_out: every this-many-th document is kept for evaluation.
+    training: list[Document]
+    held_out: list[Document]
+    left_out: Counter[str] = field(default_factory=Counter)  # reason -> answers
+    cut: int = 0  # documents cut at the limit
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of the training answers."""
+        return sum(document.answer_length for document in self.training)
+
+
+def corpus_of(answers: Iterable[Answer], *, max_length: int, held_out: int) -> Corpus:
+    """Documents of at most ``max_length`` tokens; those of about every ``held_out``-th prompt are for evaluation.
+
+    The split goes by the prompt's tokens alone: answers to one prompt never stand on both sides, and more data moves
+    no prompt to the other.
 
     Raises:
-        TrainingError: no shards, or the folder lacks a layer.
+        TrainingError: nothing is left to train on.
     """
+    corpus, cut = Corpus([], []), 0
+    for answer in answers:
+        if reason := _unusable(answer, max_length):
+            corpus.left_out[reason] += 1
+            continue
+        cut += len(answer.prompt_ids) + len(answer.answer_ids) > max_length
+        aside = held_out and _number(answer.prompt_ids) % held_out == 0
+        (corpus.held_out if aside else corpus.training).append(_document(answer, max_length))
+    if not corpus.training:
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in corpus.left_out.items())
+        raise TrainingError(f"no document is left to train on ({reasons or f'{len(corpus.held_out)} are held out'})")
+    return Corpus(corpus.training, corpus.held_out, corpus.left_out, cut)
 
-    def __init__(self, folder: str | Path, layer_ids: list[int], held_out: int = 50) -> None:
-        self.folder = Path(folder)
-        self._shards = sorted(self.folder.glob("*.safetensors"))
-        if not self._shards:
-            raise TrainingError(
-                f"{folder} holds no answers (*.safetensors); make some with `dflash-hf data regenerate`"
-            )
-        self.description: dict[str, Any] = json.loads((self.folder / DESCRIPTION).read_text(encoding="utf-8"))
-        stored = self.description["layer_ids"]
-        if missing := [layer for layer in layer_ids if layer not in stored]:
-            raise TrainingError(f"{folder} has taps of layers {stored}, the drafter also reads {missing}")
-        width = self.description["tap_width"]
-        self._columns = torch.cat([torch.arange(width) + stored.index(layer) * width for layer in layer_ids])
-        self._index = [
-            (shard, name.removesuffix(".ids"))
-            for shard in self._shards
-            for name in sorted(safe_open(shard, "pt").keys())
-            if name.endswith(".ids")
-        ]
-        self.training = [entry for entry in self._index if int(entry[1]) % held_out]
-        self.evaluation = [entry for entry in self._index if not int(entry[1]) % held_out]
 
-    def shuffled(self, epoch: int, seed: int) -> Iterator[Document]:
-        """All training documents in an order that depends on epoch and seed alone."""
-        order = list(self.training)
-        random.Random(f"{seed}-{epoch}").shuffle(order)
-        return (self._load(*entry) for entry in order)
+def documents_of(answers: Iterable[Answer], *, max_length: int) -> list[Document]:
+    """All answers that can be documents, none held out."""
+    return [_document(answer, max_length) for answer in answers if not _unusable(answer, max_length)]
 
-    def held_out(self, count: int) -> list[Document]:
-        return [self._load(*entry) for entry in self.evaluation[:count]]
 
-    def vocabulary(self) -> Tensor:
-        """All token ids that occur [n], ascending."""
-        seen: set[int] = set()
-        for shard, name in self._index:
-            with safe_open(shard, "pt") as file:
-                seen.update(file.get_tensor(f"{name}.ids").tolist())
-        return torch.tensor(sorted(seen))
+def _unusable(answer: Answer, max_length: int) -> str:
+    if len(answer.prompt_ids) + 2 > max_length:
+        return f"prompt leaves no room within max_length={max_length}"
+    return "answer of fewer than two tokens" if len(answer.answer_ids) < 2 else ""
 
-    def _load(self, shard: Path, name: str) -> Document:
-        with safe_open(shard, "pt") as file:
-            ids, taps = file.get_tensor(f"{name}.ids"), file.get_tensor(f"{name}.taps")
-            prompt = int(file.get_tensor(f"{name}.prompt"))
-        return Document(ids, prompt, taps[: len(ids) - 1, self._columns].float())
+
+def _document(answer: Answer, max_length: int) -> Document:
+    ids = torch.tensor([*answer.prompt_ids, *answer.answer_ids])[:max_length]
+    return Document(answer.id, ids, len(answer.prompt_ids), answer.source)
+
+
+def places_of_step(step: int, per_step: int, count: int, seed: int) -> list[tuple[int, int]]:
+    """The ``(epoch, place)`` of the documents of a step: epochs follow each other, each in an order of its own.
+
+    >>> places_of_step(0, 3, 2, seed=0)[2][0]
+    1
+    """
+    epochs = [divmod(step * per_step + number, count) for number in range(per_step)]
+    return [(epoch, _order(count, epoch, seed)[place]) for epoch, place in epochs]
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, epoch: int, seed: int) -> list[int]:
+    order = list(range(count))
+    random.Random(f"{seed}-{epoch}").shuffle(order)
+    return order
+
+
+def fingerprint(documents: Sequence[Document]) -> str:
+    """A hash of ids and tokens in this order: a run goes on only over the documents it began with."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{document.id}\0{document.prompt_length}\0".encode())
+        digest.update(document.ids.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def prompts_fingerprint(documents: Sequence[Document]) -> str:
+    """A hash of the prompts' tokens, whatever their order: which questions a figure was measured on."""
+    prompts = sorted(document.ids[: document.prompt_length].numpy().tobytes() for document in documents)
+    return hashlib.sha256(b"\0".join(prompts)).hexdigest()
+
+
+def _number(ids: Sequence[int]) -> int:
+    """A number that depends on the tokens alone, on every machine."""
+    return int.from_bytes(hashlib.sha256(",".join(map(str, ids)).encode()).digest()[:8], "big")

@@ -6,70 +6,131 @@ round would accept; walking from anchor to anchor by those numbers is the decodi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.target.view import TargetView
-from dflash_hf.training.anchors import make_blocks, valid_anchors
+from dflash_hf.training.anchors import valid_anchors
 from dflash_hf.training.blocks import draft_hidden
 from dflash_hf.training.documents import Document
+from dflash_hf.training.features.features import Features, FeatureSource
+from dflash_hf.training.packs import make_pack
 
 __all__ = ["Evaluation", "evaluate", "walk"]
+
+_PROJECTED = 128  # rows that meet the whole vocabulary at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Token-weighted over documents. ``by_position``: of all anchors, how often each slot was right."""
+    """Counts over whole documents; shares and means are over rounds, as a trace of real decoding gives them."""
 
-    tau: float  # committed tokens per round, bonus included
+    documents: int
     rounds: int
-    by_position: list[float]
+    committed: int  # tokens, bonus included
+    ended: int  # rounds that the end of the answer cut short
+    committed_by_ended: int
+    accepted: tuple[int, ...]  # rounds that accepted slot 1, 2, ...
+
+    @property
+    def tau(self) -> float:
+        """Committed tokens per round, the last round of a document counted."""
+        return self.committed / max(self.rounds, 1)
+
+    @property
+    def tau_whole(self) -> float:
+        """The same without rounds that the end of the answer cut short."""
+        return (self.committed - self.committed_by_ended) / max(self.rounds - self.ended, 1)
+
+    @property
+    def accepted_by_position(self) -> list[float]:
+        """Share of rounds that accepted slot 1, 2, ..."""
+        return [count / max(self.rounds, 1) for count in self.accepted]
+
+    def summed(self, add: Callable[[list[float]], list[float]]) -> Evaluation:
+        """The same counts after ``add`` has seen them as one flat list: sums over processes."""
+        *counts, accepted = astuple(self)
+        documents, rounds, committed, ended, committed_by_ended, *accepted = map(round, add([*counts, *accepted]))
+        return Evaluation(documents, rounds, committed, ended, committed_by_ended, tuple(accepted))
+
+    def row(self) -> dict[str, Any]:
+        """For logs and provenance."""
+        return {
+            "tau": round(self.tau, 4),
+            "tau_whole": round(self.tau_whole, 4),
+            "rounds": self.rounds,
+            "documents": self.documents,
+            "accepted_by_position": [round(share, 4) for share in self.accepted_by_position],
+        }
 
 
 @torch.no_grad()
-def evaluate(drafter: DFlashDrafter, view: TargetView, documents: list[Document], per_row: int = 16) -> Evaluation:
-    """Simulated greedy decoding of ``documents``."""
-    rounds = committed = anchors_seen = 0
-    right_by_slot = torch.zeros(drafter.config.block_size - 1)
-    for document in documents:
-        anchors = valid_anchors(document)
-        if not len(anchors):
-            continue
-        right = _right_slots(drafter, view, document, anchors, per_row)
-        steps = walk(right.long().cumprod(dim=1).sum(dim=1))
-        rounds += len(steps)
-        committed += sum(steps)
-        anchors_seen += len(anchors)
-        right_by_slot += right.float().sum(dim=0)
-    return Evaluation(committed / max(rounds, 1), rounds, (right_by_slot / max(anchors_seen, 1)).tolist())
+def evaluate(
+    drafter: DFlashDrafter,
+    view: TargetView,
+    documents: Sequence[Document],
+    features: FeatureSource,
+    per_row: int = 16,
+) -> Evaluation:
+    """Simulated greedy decoding of ``documents``, at the drafter's own block size; its mode is put back after."""
+    rounds: list[int] = []
+    ended: list[int] = []
+    accepted = [0] * (drafter.config.block_size - 1)
+    training = drafter.training
+    drafter.eval()
+    try:
+        for document in documents:
+            anchors = valid_anchors(document)
+            lengths = _accepted(drafter, view, document, features.of([document])[0], anchors, per_row)
+            for place, step in walk(lengths):
+                rounds.append(step)
+                if step <= int(lengths[place]):
+                    ended.append(step)
+                for slot in range(min(int(lengths[place]), step)):
+                    accepted[slot] += 1
+    finally:
+        drafter.train(training)
+    return Evaluation(len(documents), len(rounds), sum(rounds), len(ended), sum(ended), tuple(accepted))
 
 
-def walk(accepted: Tensor) -> list[int]:
-    """Committed tokens per round, for accepted drafts [n] at each of n anchors; the last anchor has one successor.
+def walk(accepted: Tensor) -> list[tuple[int, int]]:
+    """Anchor and committed tokens of every round, for accepted drafts [n] at n anchors; the last has one successor.
 
     >>> walk(torch.tensor([1, 0, 2, 0, 0]))
-    [2, 3]
+    [(0, 2), (2, 3)]
     """
-    place, steps = 0, []
+    place, rounds = 0, []
     while place < len(accepted):
         step = min(int(accepted[place]) + 1, len(accepted) - place)
-        steps.append(step)
+        rounds.append((place, step))
         place += step
-    return steps
+    return rounds
 
 
-def _right_slots(
-    drafter: DFlashDrafter, view: TargetView, document: Document, anchors: Tensor, per_row: int
-) -> Tensor:  # bool [n, K - 1]
+def _accepted(
+    drafter: DFlashDrafter,
+    view: TargetView,
+    document: Document,
+    features: Features,
+    anchors: Tensor,
+    per_row: int,
+) -> Tensor:  # [n], drafts accepted at each anchor
+    """The head is the costly part, so a slot is asked for only where all slots before it were right."""
     config = drafter.config
-    blocks = make_blocks(
-        document, anchors, slots=config.block_size, mask_token_id=config.mask_token_id, per_row=per_row
-    )
-    hidden = draft_hidden(drafter, view, document, blocks)[:, :, 1:]
-    rows = []
-    for row, labels in zip(hidden, blocks.labels, strict=True):
-        rows.append(view.project(row).argmax(dim=-1) == labels)
-    return torch.cat(rows)[: len(anchors)]
+    pack = make_pack([document], [features], [anchors], slots=config.block_size, mask_token_id=config.mask_token_id)
+    hidden = draft_hidden(drafter, view, pack.to(drafter.device), form="chunked", per_row=per_row)[:, 1:]
+    accepted = torch.zeros(len(anchors), dtype=torch.long)
+    alive = torch.arange(len(anchors))
+    for slot in range(hidden.shape[1]):
+        right = [
+            view.project(hidden[part, slot]).argmax(dim=-1).cpu() == pack.labels[part, slot]
+            for part in alive.split(_PROJECTED)
+        ]
+        alive = alive[torch.cat(right)] if right else alive
+        accepted[alive] += 1
+    return accepted

@@ -5,49 +5,105 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from dflash_hf.training.documents import DESCRIPTION
-from dflash_hf.training.evaluate import evaluate
+from dflash_hf import __version__
+from dflash_hf.errors import TrainingError
+from dflash_hf.target.view import public_name
+from dflash_hf.training.card import PROVENANCE, training_section
+from dflash_hf.training.documents import prompts_fingerprint
 from dflash_hf.training.run import Trainer
 
 __all__ = ["publish"]
 
-PROVENANCE = "provenance.json"
 
-
-def publish(trainer: Trainer, folder: str | Path, *, dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
+def publish(
+    trainer: Trainer,
+    folder: str | Path,
+    *,
+    answers: list[dict[str, Any]],
+    command: str = "",
+    dtype: torch.dtype = torch.bfloat16,
+) -> dict[str, Any]:
     """Write the trainer's drafter, cast to ``dtype``, into ``folder`` and return its provenance.
 
-    The evaluation in it is of the cast weights, on the documents the run never trained on.
+    The evaluation in it is of the cast weights. Only the main process may call this; it evaluates alone.
+
+    Args:
+        trainer: a run, finished or not: the provenance says how far it is.
+        folder: a card that is already there is replaced.
+        answers: the descriptions of the answers folders (``answers.AnswerFolder.description``).
+        command: what a person types to do it again.
+        dtype: of the weights on disk.
+
+    Raises:
+        TrainingError: the folder cannot be written.
     """
-    folder, recipe = Path(folder), trainer.recipe
-    drafter = trainer.drafter.to(dtype).float().eval()
-    result = evaluate(drafter, trainer.view, trainer.documents.held_out(recipe.evaluation_documents))
-    drafter.to(dtype).save_pretrained(folder)
-    provenance = {
-        "schema": "dflash-hf/provenance/1",
-        "target": drafter.config.target_name,
-        "recipe": {key: value for key, value in recipe.to_dict().items() if key not in ("documents", "output")},
-        "steps_done": trainer.step,
-        "epochs_done": round(trainer.epoch + trainer.position / max(1, len(trainer.documents.training)), 2),
-        "answers": {
-            **json.loads((Path(recipe.documents) / DESCRIPTION).read_text(encoding="utf-8")),
-            "training_documents": len(trainer.documents.training),
-            "held_out_documents": len(trainer.documents.evaluation),
-        },
-        "held_out": {
-            "tau_simulated": round(result.tau, 4),
-            "rounds": result.rounds,
-            "right_by_position": [round(share, 4) for share in result.by_position],
-        },
-        "parameters": sum(parameter.numel() for parameter in drafter.parameters()),
-        "weights_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
-        "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "on": platform.machine()},
-    }
-    (folder / PROVENANCE).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+    folder = Path(folder)
+    drafter = trainer.drafter.to(dtype).float()
+    results = {name: result.row() for name, result in trainer.evaluate(alone=True).items()}
+    provenance = _provenance(trainer, answers, results, command)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "README.md").unlink(missing_ok=True)
+        drafter.to(dtype).save_pretrained(folder)
+        drafter.float()
+        provenance["weights_sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        (folder / PROVENANCE).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+        with (folder / "README.md").open("a", encoding="utf-8") as card:
+            card.write(training_section(provenance))
+    except OSError as error:
+        raise TrainingError(
+            f"the drafter could not be written to {folder} ({error}); the run's state is kept"
+        ) from error
     return provenance
+
+
+def _provenance(
+    trainer: Trainer, answers: list[dict[str, Any]], results: dict[str, Any], command: str
+) -> dict[str, Any]:
+    config, recipe, corpus = trainer.drafter.config, trainer.recipe, trainer.corpus
+    thinking = {answer.get("chat", {}).get("thinking") for answer in answers}
+    return {
+        "schema": "dflash-hf/provenance/2",
+        "target": config.target_name,
+        "layers": config.num_hidden_layers,
+        "block_size": config.block_size,
+        "target_layer_ids": list(config.target_layer_ids),
+        "thinking": thinking.pop() if len(thinking) == 1 else None,
+        "parameters": sum(parameter.numel() for parameter in trainer.drafter.parameters()),
+        "recipe": _without_folders(recipe.model_dump(mode="json")),
+        "command": command,
+        "steps": trainer.step,
+        "hours": round(trainer.seconds / 3600, 2),
+        "answer_tokens_seen": trainer.tokens,
+        "answers": {
+            "documents": len(corpus.training),
+            "tokens": corpus.answer_tokens,
+            "sources": dict(Counter(document.source for document in corpus.training).most_common()),
+            "left_out": dict(corpus.left_out),
+            "made": answers,
+        },
+        "evaluation": {
+            name: {**results[name], "prompts_sha256": prompts_fingerprint(documents)}
+            for name, documents in trainer.evaluated().items()
+        },
+        "made_with": {
+            "dflash_hf": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "on": f"{trainer.accelerator.num_processes} x {trainer.accelerator.device.type}, {platform.machine()}",
+        },
+    }
+
+
+def _without_folders(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The recipe as a stranger can read it: of this machine's folders only their last part."""
+    names = {key: public_name(recipe[key]) for key in ("output", "feature_cache", "start_from")}
+    evaluation = {name: Path(folder).name for name, folder in recipe["evaluation"].items()}
+    return {**recipe, **names, "evaluation": evaluation, "answers": [Path(folder).name for folder in recipe["answers"]]}

@@ -1,170 +1,216 @@
-"""Train a drafter by a recipe: one process, one readable loop, resumable at any step.
+"""Train a drafter by a recipe: one readable loop, in one process or several, resumable at any step.
 
-documents --anchors--> blocks --drafter--> hidden --target's frozen head--> weighted cross-entropy --> AdamW
+answers --documents--> features (target, frozen) --anchors--> packs --drafter--> hidden --frozen head--> loss --> step
+
+Which documents a step takes, which anchors and which rows of a sampled head, are functions of the recipe's seed and
+the step: several processes together, and a run that was stopped, do what one unbroken process does.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import TargetView
-from dflash_hf.training.anchors import draw_anchors, make_blocks
-from dflash_hf.training.blocks import draft_hidden
-from dflash_hf.training.documents import Document, Documents
-from dflash_hf.training.evaluate import evaluate
-from dflash_hf.training.losses import SampledHead, position_weights, weighted_cross_entropy
+from dflash_hf.training import checkpoint
+from dflash_hf.training.documents import Corpus, Document, fingerprint, places_of_step
+from dflash_hf.training.draft_loss import DraftLoss, Turn, packs_for
+from dflash_hf.training.evaluate import Evaluation, evaluate
+from dflash_hf.training.features.features import FeatureSource
+from dflash_hf.training.heads import Head, HeadRows, answer_tokens, head_for
+from dflash_hf.training.log import RunLog
+from dflash_hf.training.optimizers import Optimizers
+from dflash_hf.training.processes import join, share_of, total
 from dflash_hf.training.recipe import Recipe
-from dflash_hf.training.start import new_drafter
+from dflash_hf.training.schedule import total_steps
+from dflash_hf.training.signals import StopFlag
 
-__all__ = ["Trainer", "learning_rate_at"]
-
-STATE = "state.pt"
-# What a resumed run may change: none of it touches a weight.
-_FREE_TO_CHANGE = frozenset(
-    {"output", "target_name", "threads", "save_minutes", "evaluate_every", "evaluation_documents"}
-)
+__all__ = ["Progress", "Start", "Trainer"]
 
 
-def learning_rate_at(step: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a cosine down to nothing."""
-    warm = max(1, round(recipe.steps * recipe.warmup))
-    if step < warm:
-        return recipe.learning_rate * (step + 1) / warm
-    progress = (step - warm) / max(1, recipe.steps - warm)
-    return recipe.learning_rate * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run starts from (``training.prepare``)."""
+
+    corpus: Corpus
+    features: FeatureSource  # the target's taps of a document
+    drafter: DFlashDrafter
+    state: checkpoint.RunState | None = None  # whose weights the drafter has, where the run goes on
+    evaluation: dict[str, list[Document]] = field(default_factory=dict)  # further sets, beside the held-out answers
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After a step. ``tokens`` are answer tokens of the documents seen, over all processes and sessions."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / max(self.seconds, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        return self.seconds / max(self.step, 1) * (self.steps - self.step)
 
 
 class Trainer:
-    """State of one run: drafter, optimiser, position in the data. ``train`` runs it to the recipe's last step."""
+    """One run: drafter, optimisers, and how far it is. :meth:`train` takes it to its last step.
 
-    def __init__(self, view: TargetView, recipe: Recipe) -> None:
-        self.view, self.recipe = view, recipe
-        self.documents = Documents(recipe.documents, list(recipe.target_layer_ids))
-        self.drafter: DFlashDrafter = new_drafter(view, recipe)
-        self.optimizer = torch.optim.AdamW(
-            self.drafter.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
+    Args:
+        view: the target, frozen.
+        recipe: what to do.
+        start: documents, features, and the drafter to train in place, with the state it goes on from if there is one.
+
+    Raises:
+        TrainingError: the launch or this torch cannot do what the recipe says, the target's head cannot be read, or the
+            output folder cannot be written.
+    """
+
+    def __init__(self, view: TargetView, recipe: Recipe, start: Start) -> None:
+        corpus = start.corpus
+        self.view, self.recipe, self.corpus, self.features = view, recipe, corpus, start.features
+        self.evaluation = ({"held_out": corpus.held_out} if corpus.held_out else {}) | start.evaluation
+        self.accelerator = join(recipe.precision, recipe.documents_per_step)
+        self.output, self.drafter = Path(recipe.output), start.drafter
+        self.steps = total_steps(
+            len(corpus.training), recipe.documents_per_step, steps=recipe.steps, epochs=recipe.epochs
         )
-        self.generator = torch.Generator().manual_seed(recipe.seed)
-        self.step = self.epoch = self.position = 0
-        head = view.head.get_parameter("weight").detach().float()
-        self.head = SampledHead(head, self.documents.vocabulary(), recipe.head_sample)
-        self.output = Path(recipe.output)
-        self.output.mkdir(parents=True, exist_ok=True)
-        self._stopping = False
-        self._resume()
+        self.module = self.accelerator.prepare_model(DraftLoss(self.drafter, view, recipe))
+        self.head: Head = head_for(view, corpus.training, recipe.head_sample, self.accelerator.device)
+        self.optimizers = Optimizers(self.module, recipe)
+        self.step, self.seconds, self.tokens = 0, 0.0, 0
+        if (state := start.state) is not None:
+            self.optimizers.load_state_dict(state.optimizers)
+            self.step, self.seconds, self.tokens = state.step, state.seconds, state.tokens
+        self.log = RunLog(self.output, self.step) if self.accelerator.is_main_process else None
 
-    def train(self) -> DFlashDrafter:
-        """Run the remaining steps; on SIGTERM save and return early."""
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_stopping", True))
-        stream, saved = self._stream(), time.monotonic()
-        self.drafter.train()
-        while self.step < self.recipe.steps and not self._stopping:
-            started = time.monotonic()
-            loss = self._one_step([next(stream) for _ in range(self.recipe.documents_per_step)])
-            self.step += 1
-            self._log(loss=round(loss, 4), seconds=round(time.monotonic() - started, 2))
-            if self.step % self.recipe.evaluate_every == 0 or self.step == self.recipe.steps:
-                self._evaluate()
-            if time.monotonic() - saved > 60 * self.recipe.save_minutes:
-                self._save()
-                saved = time.monotonic()
-        self._save()
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.steps
+
+    def train(self, on_step: Callable[[Progress], None] = lambda progress: None) -> DFlashDrafter:
+        """Run the remaining steps. SIGTERM or Ctrl-C ends it after the current one, with the state saved.
+
+        Raises:
+            TrainingError: the loss is no number any more, or the state cannot be saved.
+        """
+        saved = began = time.monotonic()
+        before = self.seconds
+        self.module.train()
+        with StopFlag() as stop:
+            while not self.finished:
+                loss = self._one_step()
+                self.seconds = before + time.monotonic() - began
+                on_step(Progress(self.step, self.steps, loss, self.tokens, self.seconds))
+                if self.step % self.recipe.evaluate_every == 0 or self.finished:
+                    self.evaluate()
+                due = time.monotonic() - saved > 60 * self.recipe.save_minutes
+                stopping, saving = total(self.accelerator, stop.raised, due)  # all processes, or none
+                if stopping:
+                    break
+                if saving:
+                    self.save()
+                    saved = time.monotonic()
+        self.save()
         return self.drafter.eval()
 
-    def _stream(self) -> Any:
-        """Documents from where the run stands, epoch after epoch."""
-        while True:
-            for place, document in enumerate(self.documents.shuffled(self.epoch, self.recipe.seed)):
-                if place < self.position:
-                    continue
-                self.position = place + 1
-                yield document
-            self.epoch, self.position = self.epoch + 1, 0
+    def evaluated(self) -> dict[str, list[Document]]:
+        """The documents an evaluation looks at, by set."""
+        return {name: documents[: self.recipe.evaluation_documents] for name, documents in self.evaluation.items()}
 
-    def _one_step(self, documents: list[Document]) -> float:
-        rate = learning_rate_at(self.step, self.recipe)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        rows, raised = self.head.draw(self.generator)
-        total = weight = 0.0
-        for place, document in enumerate(documents):
-            whole = (self.step * len(documents) + place) % self.recipe.full_block_every == 0
-            loss, counted = self._loss(document, rows, raised, whole)
-            if counted:
-                loss.backward()
-                total, weight = total + loss.item(), weight + counted
-        if not math.isfinite(total) or not weight:
-            raise TrainingError(f"step {self.step}: loss {total} over weight {weight}; the last saved state is kept")
-        for parameter in self.drafter.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= weight
-        torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.recipe.clip)
-        self.optimizer.step()
-        return total / weight
+    def evaluate(self, *, alone: bool = False) -> dict[str, Evaluation]:
+        """Simulated τ on every evaluation set, logged and returned; ``alone``: by this process for itself."""
+        results = {}
+        for name, documents in self.evaluated().items():
+            chosen = documents if alone else share_of(documents, self.accelerator)
+            result = evaluate(self.drafter, self.view, chosen, self.features, self.recipe.blocks_per_row)
+            results[name] = result if alone else result.summed(lambda values: total(self.accelerator, *values))
+            self._write(evaluation=name, **results[name].row())
+        return results
 
-    def _loss(self, document: Document, rows: Tensor, raised: Tensor, whole: bool) -> tuple[Tensor, float]:
-        recipe = self.recipe
-        anchors = draw_anchors(document, recipe.anchors_per_document, self.generator)
-        if not len(anchors):
-            return torch.zeros(()), 0.0
-        slots = recipe.block_size if whole else recipe.train_slots
-        blocks = make_blocks(
-            document, anchors, slots=slots, mask_token_id=recipe.mask_token_id, per_row=recipe.blocks_per_row
-        )
-        hidden = draft_hidden(self.drafter, self.view, document, blocks)[:, :, 1:].flatten(0, -2)
-        weights = position_weights(slots - 1, recipe.gamma).expand(blocks.labels.shape).flatten()
-        labels = self.head.place(blocks.labels.flatten())
-        loss, counted = weighted_cross_entropy(hidden, rows, raised, labels, weights)
-        return loss, float(counted)
-
-    def _evaluate(self) -> None:
-        self.drafter.eval()
-        held_out = self.documents.held_out(self.recipe.evaluation_documents)
-        result = evaluate(self.drafter, self.view, held_out, self.recipe.blocks_per_row)
-        self._log(tau=round(result.tau, 4), rounds=result.rounds, by_position=[round(p, 4) for p in result.by_position])
-        self.drafter.train()
-
-    def _log(self, **values: Any) -> None:
-        entry = {"step": self.step, "epoch": self.epoch, **values}
-        with (self.output / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(entry) + "\n")
-
-    def _save(self) -> None:
-        state = {
-            "recipe": self.recipe.to_dict(),
-            "drafter": self.drafter.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generator": self.generator.get_state(),
-            "place": [self.step, self.epoch, self.position],
-        }
-        temporary = self.output / (STATE + ".partial")
-        torch.save(state, temporary)
-        os.replace(temporary, self.output / STATE)
-
-    def _resume(self) -> None:
-        path = self.output / STATE
-        if not path.exists():
-            return
-        state = torch.load(path, weights_only=True)
-        decisive = {key: value for key, value in self.recipe.to_dict().items() if key not in _FREE_TO_CHANGE}
-        if changed := [key for key, value in decisive.items() if state["recipe"].get(key) != value]:
-            raise TrainingError(
-                f"{path} belongs to a run with other values for {', '.join(changed)}; "
-                "finish it with its own recipe, or choose another output folder"
+    def save(self) -> None:
+        """Write the state; only the main process does."""
+        if self.accelerator.is_main_process:
+            checkpoint.write_state(
+                self.output,
+                checkpoint.RunState(
+                    recipe=self.recipe.model_dump(mode="json"),
+                    corpus=fingerprint(self.corpus.training),
+                    config=self.drafter.config.to_dict(),
+                    drafter=self.drafter.state_dict(),
+                    optimizers=self.optimizers.state_dict(),
+                    step=self.step,
+                    seconds=self.seconds,
+                    tokens=self.tokens,
+                ),
             )
-        self.drafter.load_state_dict(state["drafter"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
-        self.step, self.epoch, self.position = state["place"]
+        self.accelerator.wait_for_everyone()
+
+    def _one_step(self) -> float:
+        recipe, started = self.recipe, time.monotonic()
+        places = places_of_step(self.step, recipe.documents_per_step, len(self.corpus.training), recipe.seed)
+        turns = [(epoch, self.corpus.training[place]) for epoch, place in places]
+        rows = self.head.rows(f"{recipe.seed}-{self.step}", answer_tokens([document for _, document in turns]))
+        self.optimizers.set_rate(self.step, self.steps, recipe.warmup)
+        self.optimizers.zero_grad()
+        loss, weight = total(self.accelerator, *self._gradients(share_of(turns, self.accelerator), rows))
+        norm = self._average(weight)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._give_up(loss, norm)
+        self.optimizers.step()
+        self.step += 1
+        self.tokens += sum(document.answer_length for _, document in turns)
+        self._write(loss=round(loss / weight, 6), norm=round(norm, 4), seconds=round(time.monotonic() - started, 3))
+        return loss / weight
+
+    def _gradients(self, turns: list[Turn], rows: HeadRows) -> tuple[float, float]:
+        """Add up gradients over this process's packs; gradients are exchanged with the last."""
+        config = self.drafter.config
+        packs = packs_for(turns, self.features, self.recipe, slots=self._slots(), mask_token_id=config.mask_token_id)
+        loss = weight = 0.0
+        for number, pack in enumerate(packs, start=1):
+            with nullcontext() if number == len(packs) else self.accelerator.no_sync(self.module):
+                part, counted = self.module(pack.to(self.accelerator.device), rows)
+                self.accelerator.backward(part)
+            loss, weight = loss + float(part.detach()), weight + float(counted)
+        return loss, weight
+
+    def _slots(self) -> int:
+        """Slots of this step's blocks: some steps train a causal block's first slots only."""
+        whole, recipe = self.drafter.config.block_size, self.recipe
+        if recipe.train_slots is None or self.step % recipe.whole_blocks_every == 0:
+            return whole
+        return min(recipe.train_slots, whole)
+
+    @torch.no_grad()
+    def _average(self, weight: float) -> float:
+        """Turn sums into the mean over all processes and clip it; the norm before clipping."""
+        scale = self.accelerator.num_processes / weight  # the exchange of gradients has already averaged them
+        parameters = [parameter for parameter in self.module.parameters() if parameter.grad is not None]
+        torch._foreach_mul_([parameter.grad for parameter in parameters], scale)
+        norm = self.accelerator.clip_grad_norm_(parameters, self.recipe.clip)
+        return float(norm) if norm is not None else math.nan
+
+    def _give_up(self, loss: float, norm: float) -> None:
+        self.save()
+        raise TrainingError(
+            f"step {self.step}: loss {loss}, gradient norm {norm}. The weights before this step are saved. Start from "
+            f"them with a smaller learning_rate: output=ANOTHER_FOLDER start_from={self.output}"
+        )
+
+    def _write(self, **values: object) -> None:
+        if self.log is not None:
+            self.log.write(step=self.step, tokens=self.tokens, **values)

@@ -1,4 +1,4 @@
-"""Where a new drafter starts: its shape from the target's, its weights random or from layers of the target.
+"""Where a run starts: a drafter that exists, or a new one with weights that are random or from the target's layers.
 
 A drafter layer is a Qwen3 layer; a Llama-like target's layer fits it but for the query and key norms, which the
 target lacks: they start at the root mean square its queries and keys have, so that attention is about as sharp.
@@ -6,58 +6,83 @@ target lacks: they start at the root mean square its queries and keys have, so t
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
-from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
+from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.view import TargetView
+from dflash_hf.training.checkpoint import drafter_of_run, holds_run
 from dflash_hf.training.recipe import Recipe
+from dflash_hf.training.shape import config_for
 
-__all__ = ["new_drafter"]
+__all__ = ["starting_drafter"]
 
 
-def new_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
-    """A drafter for this target as the recipe describes it, in float32 on the CPU."""
-    text = view.text_config
-    rope = dict(getattr(text, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0})
-    config = DFlashConfig(
-        hidden_size=text.hidden_size,
-        intermediate_size=text.intermediate_size,
-        num_hidden_layers=recipe.num_hidden_layers,
-        num_attention_heads=text.num_attention_heads,
-        num_key_value_heads=text.num_key_value_heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-        target_layer_ids=recipe.target_layer_ids,
-        num_target_layers=view.num_layers,
-        block_size=recipe.block_size,
-        mask_token_id=recipe.mask_token_id,
-        layer_causal=[recipe.causal] * recipe.num_hidden_layers,
-        rope_parameters=rope,
-        max_position_embeddings=text.max_position_embeddings,
-        rms_norm_eps=text.rms_norm_eps,
-        hidden_act=text.hidden_act,
-        vocab_size=view.vocab_rows,
-        target_name=recipe.target_name or view.public_name,
-    )
-    torch.manual_seed(recipe.seed)
-    drafter = DFlashDrafter(config)
-    if recipe.warm_layers:
-        _copy_layers(view, drafter, recipe)
+def starting_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
+    """The drafter a run begins with, in float32 on the CPU.
+
+    Raises:
+        TrainingError: the recipe contradicts the drafter it starts from, or lacks what a new drafter needs.
+        DFlashError: the drafter to start from cannot be loaded, or does not fit the target.
+    """
+    drafter = _existing(view, recipe) if recipe.start_from else _new(view, recipe)
+    check_pair(view.model, drafter)
     return drafter.float()
 
 
+def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
+    folder = Path(recipe.start_from)
+    drafter = (
+        drafter_of_run(folder)
+        if holds_run(folder)
+        else DFlashDrafter.from_pretrained(recipe.start_from, dtype=torch.float32, target=view.model)
+    )
+    config = drafter.config
+    has = {
+        "target_layer_ids": tuple(config.target_layer_ids),
+        "num_hidden_layers": config.num_hidden_layers,
+        "mask_token_id": config.mask_token_id,
+        "causal": all(config.layer_causal) if len(set(config.layer_causal)) == 1 else None,
+        "sliding_window": config.layer_windows[0] if len(set(config.layer_windows)) == 1 else None,
+    }
+    wanted = {key: getattr(recipe, key) for key in has if getattr(recipe, key) is not None}
+    if other := [f"{key} is {has[key]}, the recipe says {value}" for key, value in wanted.items() if has[key] != value]:
+        raise TrainingError(
+            f"{recipe.start_from}: {'; '.join(other)}. Take these keys out of the recipe to train it as it is"
+        )
+    if recipe.block_size is not None:
+        config.block_size = recipe.block_size
+    if recipe.target_name:
+        config.target_name = recipe.target_name
+    return drafter
+
+
+def _new(view: TargetView, recipe: Recipe) -> DFlashDrafter:
+    config = config_for(view, recipe)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        drafter = DFlashDrafter(config)
+    if recipe.warm_layers:
+        _copy_layers(view, drafter, recipe.warm_layers)
+    return drafter
+
+
 @torch.no_grad()
-def _copy_layers(view: TargetView, drafter: DFlashDrafter, recipe: Recipe) -> None:
+def _copy_layers(view: TargetView, drafter: DFlashDrafter, sources: tuple[int, ...]) -> None:
     """Layer weights from the target; ``fc`` starts as "the last tap", normed as the first copied layer norms it."""
+    if outside := [layer for layer in sources if not 0 <= layer < view.num_layers]:
+        raise TrainingError(f"warm_layers {outside}: {view.public_name} has layers 0 to {view.num_layers - 1}")
     _copy_final_norm(view, drafter)
-    for layer, source in zip(drafter.layers, recipe.warm_layers, strict=True):
+    for layer, source in zip(drafter.layers, sources, strict=True):
         origin = dict(view.layers[source].named_parameters())
         for name, parameter in layer.named_parameters():
             if name in origin:
                 if origin[name].shape != parameter.shape:
                     raise TrainingError(
-                        f"layer {source} of {view.name}: {name} is {tuple(origin[name].shape)}, "
+                        f"layer {source} of {view.public_name}: {name} is {tuple(origin[name].shape)}, "
                         f"the drafter's is {tuple(parameter.shape)}; set warm_layers to []"
                     )
                 parameter.copy_(origin[name])
@@ -67,7 +92,7 @@ def _copy_layers(view: TargetView, drafter: DFlashDrafter, recipe: Recipe) -> No
     width = view.hidden_size
     drafter.fc.weight.zero_()
     drafter.fc.weight[:, -width:] = torch.eye(width)
-    first = view.layers[recipe.warm_layers[0]]
+    first = view.layers[sources[0]]
     drafter.hidden_norm.weight.copy_(first.get_parameter("input_layernorm.weight"))
 
 
@@ -82,8 +107,8 @@ def _copy_final_norm(view: TargetView, drafter: DFlashDrafter) -> None:
     theirs, ours = view.final_norm, drafter.norm
     weight = None if theirs is None else dict(theirs.named_parameters()).get("weight")
     if theirs is None or weight is None or weight.shape != ours.weight.shape:
-        raise TrainingError(f"{view.name} has no final norm like the drafter's; set warm_layers to []")
+        raise TrainingError(f"{view.public_name} has no final norm like the drafter's; set warm_layers to []")
     ours.weight.copy_(weight)
     sample = torch.linspace(-2, 2, view.hidden_size)[None]
     if not torch.allclose(ours(sample), theirs(sample.to(weight.dtype)).float(), atol=1e-2, rtol=1e-2):
-        raise TrainingError(f"{view.name} norms otherwise than the drafter does; set warm_layers to []")
+        raise TrainingError(f"{view.public_name} norms otherwise than the drafter does; set warm_layers to []")

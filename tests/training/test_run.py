@@ -1,136 +1,161 @@
-"""The trainer on a tiny target: it learns, resumes exactly, and its simulated tau is what decoding gives."""
+"""The trainer on a tiny target: it learns by every loss, resumes exactly, and its simulated tau is that of decoding."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+import signal
 
 import pytest
 import torch
 
 from dflash_hf.errors import TrainingError
-from dflash_hf.generation.attach import attach
+from dflash_hf.generation.attach import attach, detach
 from dflash_hf.generation.record import last_trace
-from dflash_hf.target.view import view_target
-from dflash_hf.trace import merge_metrics
-from dflash_hf.training.documents import Documents
+from dflash_hf.training import checkpoint
 from dflash_hf.training.evaluate import evaluate
-from dflash_hf.training.recipe import Recipe
-from dflash_hf.training.regenerate import regenerate
-from dflash_hf.training.run import Trainer
-from tests.tiny import greedy, tiny_target
+from dflash_hf.training.features.features import OnTheFly
+from tests.training.world import World
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A target, 24 of its answers, and a recipe."""
-    folder = tmp_path_factory.mktemp("training")
-    target = tiny_target("qwen3")
-    generator = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(2, 90, (3 + n % 4,), generator=generator).tolist() for n in range(24)]
-    regenerate(
-        view_target(target), prompts, folder / "answers", [0, 2, 3], eos_ids=[7], max_new_tokens=24, batch_size=8
-    )
-    recipe = Recipe(
-        documents=str(folder / "answers"), output=str(folder / "run"), target_layer_ids=(0, 2), mask_token_id=1,
-        block_size=6, train_slots=4, documents_per_step=4, steps=12, learning_rate=3e-3, evaluate_every=6,
-        evaluation_documents=4, save_minutes=0.0, head_sample=1000, anchors_per_document=9,
-    )  # fmt: skip
-    return target, prompts, recipe, folder
+def world():
+    return World()
 
 
-def test_regenerate_writes_what_plain_decoding_says_with_the_hosts_hidden_states(world):
-    target, prompts, recipe, _ = world
-    documents = Documents(recipe.documents, [0, 2], held_out=50)
-    assert len(documents.training) + len(documents.evaluation) == 24
-    for document in [*documents.held_out(1), *list(documents.shuffled(0, 0))[:5]]:
-        prompt = document.ids[: document.prompt_length]
-        assert prompt.tolist() in prompts
-        text = greedy(target, prompt[None], 24, eos_token_id=7)
-        assert torch.equal(document.ids, text[0])
-        hidden = target(text[:, :-1], output_hidden_states=True).hidden_states
-        expected = torch.cat([hidden[1], hidden[3]], dim=-1)[0].detach()
-        torch.testing.assert_close(document.taps, expected, atol=0.05, rtol=0.02)  # stored in bfloat16
+def losses(folder):
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
 
 
-def test_regenerate_skips_finished_shards_and_refuses_other_settings(world):
-    target, prompts, recipe, folder = world
-    before = {path: path.stat().st_mtime_ns for path in (folder / "answers").glob("*.safetensors")}
-    view = view_target(target)
-    regenerate(view, prompts, folder / "answers", [0, 2, 3], eos_ids=[7], max_new_tokens=24, batch_size=8)
-    assert before == {path: path.stat().st_mtime_ns for path in (folder / "answers").glob("*.safetensors")}
-    with pytest.raises(TrainingError, match="max_new_tokens"):
-        regenerate(view, prompts, folder / "answers", [0, 2, 3], eos_ids=[7], max_new_tokens=9, batch_size=8)
-
-
-def test_training_lowers_the_loss_and_resumes_exactly(world):
-    target, _, recipe, folder = world
-    view = view_target(target)
-
-    def losses(output):
-        lines = [json.loads(line) for line in (folder / output / "log.jsonl").read_text().splitlines()]
-        return [line["loss"] for line in lines if "loss" in line]
-
-    whole = Trainer(view, replace(recipe, output=str(folder / "whole")))
-    whole.train()
-    broken = Trainer(view, replace(recipe, output=str(folder / "broken")))
-    stop_at = 5
-    one_step = broken._one_step
-    broken._one_step = lambda documents: (
-        setattr(broken, "_stopping", broken.step + 1 >= stop_at),
-        one_step(documents),
-    )[1]
-    broken.train()
-    assert len(losses("broken")) == stop_at
-    resumed = Trainer(view, replace(recipe, output=str(folder / "broken")))
-    assert resumed.step == stop_at
-    resumed.train()
-    assert losses("broken") == losses("whole")
-    assert losses("whole")[-1] < losses("whole")[0]
-    for mine, theirs in zip(resumed.drafter.parameters(), whole.drafter.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-
-
-def test_a_changed_recipe_is_not_resumed(world):
-    target, _, recipe, folder = world
-    Trainer(view_target(target), replace(recipe, output=str(folder / "changed"), steps=1)).train()
-    with pytest.raises(TrainingError, match="learning_rate"):
-        Trainer(view_target(target), replace(recipe, output=str(folder / "changed"), steps=1, learning_rate=1e-3))
-
-
-def test_simulated_tau_is_that_of_decoding(world):
-    """On documents that end, walking the teacher-forced blocks is decoding without the target."""
-    target, _, recipe, folder = world
-    trainer = Trainer(view_target(target), replace(recipe, output=str(folder / "tau"), steps=30, warm_layers=(2, 3)))
-    drafter = trainer.train()
-    documents = list(trainer.documents.shuffled(0, 0))[:8]
-    simulated = evaluate(drafter, trainer.view, documents)
-    attach(target, drafter)
-    traces = []
-    for document in documents:
-        new = len(document.ids) - document.prompt_length
-        if new < 2:
-            continue
-        output = target.generate(document.ids[None, : document.prompt_length], max_new_tokens=new, do_sample=False)
-        assert torch.equal(output[0], document.ids)
-        traces.append(last_trace())
-    metrics = merge_metrics(traces)
-    assert metrics["num_accepted_draft_tokens"] > 0
-    assert sum(len(trace.rounds) for trace in traces) == simulated.rounds
+def assert_same_weights(one, other):
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [({"train_slots": 9}, "train_slots"), ({"causal": False}, "bidirectional"), ({"warm_layers": (1,)}, "warm_layers")],
+    "changes",
+    [
+        {},
+        {"loss": "kl", "position_weights": "dpace"},
+        {"loss": "hybrid", "head_sample": 20},
+        {"causal": True, "train_slots": 3, "head_sample": 20, "feature_noise": 0.05},
+        {"pack_tokens": 400, "mask_form": "dense"},
+        {"precision": "bfloat16"},
+        {"warm_layers": [2, 3]},
+    ],
+    ids=lambda changes: "-".join(map(str, changes)) or "plain",
 )
-def test_a_recipe_that_contradicts_itself_is_refused(world, change, message):
-    with pytest.raises(TrainingError, match=message):
-        replace(world[2], **change)
+def test_training_lowers_the_loss(world, tmp_path, changes):
+    trainer = world.trainer(tmp_path, steps=24, evaluate_every=24, **changes)
+    seen = []
+    trainer.train(seen.append)
+    curve = losses(tmp_path)
+    assert len(curve) == 24 and sum(curve[-4:]) < 0.9 * sum(curve[:4])
+    assert [progress.step for progress in seen] == list(range(1, 25))
+    assert seen[-1].tokens == trainer.tokens > 0 and seen[-1].seconds_left == 0
 
 
-def test_a_recipe_file_takes_overrides_and_names_unknown_keys(tmp_path):
-    path = tmp_path / "r.yaml"
-    path.write_text("documents: d\noutput: o\ntarget_layer_ids: [1, 3]\n")
-    assert Recipe.read(path, ["steps=7", "causal=true"]).steps == 7
-    with pytest.raises(TrainingError, match="stepz"):
-        Recipe.read(path, ["stepz=7"])
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
+def test_training_with_muon_lowers_the_loss(world, tmp_path):
+    world.trainer(tmp_path, steps=24, optimizer="muon", muon_learning_rate=0.02).train()
+    curve = losses(tmp_path)
+    assert sum(curve[-4:]) < 0.9 * sum(curve[:4])
+
+
+@pytest.mark.parametrize("stop", ["sigterm", "killed"])
+def test_a_stopped_run_goes_on_as_if_unbroken(world, tmp_path, stop):
+    """Every random draw in it: sampled anchors, sampled head rows, noise, several epochs."""
+    options = {"head_sample": 20, "feature_noise": 0.05, "steps": 12}
+    whole = world.trainer(tmp_path / "whole", **options)
+    whole.train()
+    first = world.trainer(tmp_path / "broken", save_minutes=0.0, **options)
+
+    def interrupt(progress):
+        if progress.step == 5:
+            if stop == "killed":  # between two saves: what came after the last is lost and made again
+                raise SystemExit
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    if stop == "killed":
+        with pytest.raises(SystemExit):
+            first.train(interrupt)
+    else:
+        first.train(interrupt)
+    assert not first.finished
+    resumed = world.trainer(tmp_path / "broken", **options)
+    assert resumed.step == {"killed": 4, "sigterm": 5}[stop]
+    resumed.train()
+    assert losses(tmp_path / "broken") == losses(tmp_path / "whole")
+    assert_same_weights(resumed.drafter, whole.drafter)
+    assert resumed.tokens == whole.tokens
+
+
+def test_accumulated_packs_give_the_gradient_of_one(world, tmp_path):
+    """Documents one by one, two by two or all at once: the same step, up to rounding."""
+    drafters = []
+    for tokens in (0, 200, 10_000):
+        trainer = world.trainer(tmp_path / str(tokens), steps=2, pack_tokens=tokens)
+        trainer.train()
+        drafters.append(trainer.drafter.state_dict())
+    for name, weight in drafters[0].items():
+        for other in drafters[1:]:
+            torch.testing.assert_close(other[name], weight, atol=2e-5, rtol=1e-4)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_before_it(world, tmp_path):
+    trainer = world.trainer(tmp_path, steps=6)
+
+    def poison(progress):
+        if progress.step == 3:
+            trainer.features = Poisoned(trainer.features)
+
+    with pytest.raises(TrainingError, match=r"step 3: loss nan.*start_from="):
+        trainer.train(poison)
+    kept = checkpoint.drafter_of_run(tmp_path)
+    assert all(torch.isfinite(weight).all() for weight in kept.state_dict().values())
+    assert_same_weights(kept, trainer.drafter)
+    again = world.trainer(tmp_path / "again", start_from=str(tmp_path), num_hidden_layers=None)
+    assert_same_weights(again.drafter, kept)
+
+
+class Poisoned:
+    def __init__(self, features):
+        self.features = features
+
+    def of(self, documents):
+        found = self.features.of(documents)
+        for feature in found:
+            feature.taps.fill_(float("nan"))
+        return found
+
+
+def test_a_changed_recipe_or_corpus_is_not_resumed(world, tmp_path):
+    world.trainer(tmp_path, steps=1).train()
+    with pytest.raises(TrainingError, match="learning_rate"):
+        world.trainer(tmp_path, steps=1, learning_rate=1e-4)
+    assert world.trainer(tmp_path, steps=1, save_minutes=3.0).finished
+
+
+def test_simulated_tau_is_that_of_decoding(world, tmp_path):
+    """On greedy answers that end, walking the teacher-forced blocks is decoding without the target, round by round."""
+    trainer = world.trainer(tmp_path, steps=30, warm_layers=[2, 3])
+    drafter = trainer.train()
+    documents = [*trainer.corpus.training, *trainer.corpus.held_out]
+    features = OnTheFly(world.view, [0, 2])
+    attach(world.target, drafter)
+    try:
+        for document in documents:
+            new = document.answer_length
+            prompt = document.ids[None, : document.prompt_length]
+            output = world.target.generate(prompt, max_new_tokens=new, do_sample=False)
+            assert torch.equal(output[0], document.ids)
+            simulated = evaluate(drafter, world.view, [document], features)
+            rounds = last_trace().rounds
+            assert [simulated.rounds, simulated.committed] == [len(rounds), sum(r.committed for r in rounds)]
+    finally:
+        detach(world.target)
+    whole = evaluate(drafter, world.view, documents, features)
+    assert whole.tau > 1.1 and whole.ended > 0
+    assert whole.accepted_by_position == sorted(whole.accepted_by_position, reverse=True)
+    assert whole.committed == sum(whole.accepted) + whole.rounds - whole.ended

@@ -1,0 +1,202 @@
+"""``dflash-hf data regenerate``: the target answers prompts; what a drafter is trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.target import load_target, load_tokenizer
+from dflash_hf.errors import OptionsError
+
+if TYPE_CHECKING:
+    from dflash_hf.target.view import TargetView
+    from dflash_hf.training.answers.jobs import AnswerPlan
+    from dflash_hf.training.answers.regenerate import AnswerProgress, AnswerReport
+    from dflash_hf.training.features.writer import FeatureWriter
+
+__all__ = ["register"]
+
+_NOTE_SECONDS = 10.0  # between two lines of progress, where no terminal shows a bar
+
+
+def register(group: typer.Typer) -> None:
+    command(group, "regenerate")(regenerate)
+
+
+def regenerate(
+    prompts: Annotated[Path, typer.Argument(help="JSON lines, as `data prompts` writes them.")],
+    folder: Annotated[Path, typer.Argument(help="Where the answers go; the same command goes on with it.")],
+    temperature: Annotated[
+        list[float] | None, typer.Option(min=0.0, help="0 is greedy, the default. Several are dealt to the prompts.")
+    ] = None,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus of the draws.")] = 1.0,
+    answers_per_prompt: Annotated[int, typer.Option(min=1, help="How often each prompt is answered.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the deal, the draws and the order.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Where an answer is cut.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Answers made at once; the more, the faster.")] = 64,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Which of how many processes this is, from 0. Default: RANK.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many prompts.")] = None,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest prompt. Default: what leaves room for the answer.")
+    ] = None,
+    skip_long: Annotated[bool, typer.Option("--skip-long", help="Leave out prompts that are too long.")] = False,
+    thinking: Annotated[
+        bool | None, typer.Option("--thinking/--no-thinking", help="The chat template's switch, where it has one.")
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(metavar="LAYERS", help="Keep what these layers put out, in FOLDER/features: saves a second pass."),
+    ] = None,
+    final: Annotated[
+        bool, typer.Option("--final", help="With --features: also the final state, for KL losses.")
+    ] = False,
+    features_gb: Annotated[float, typer.Option(min=0.0, help="With --features: most gigabytes.")] = 20.0,
+    *,
+    target: TargetOptions,
+    as_json: bool,
+) -> None:
+    """Let the target answer prompts, in batches of like length.
+
+    Broken off at any moment, the same command goes on where it was. Several processes share the work: --shard 0/2 and
+    --shard 1/2 on one folder, or one command under torchrun.
+    """
+    part, tapped = _shard(shard), _layers(features)
+    from dflash_hf.training.answers.jobs import AnswerSettings
+    from dflash_hf.training.answers.regenerate import regenerate as answer_prompts
+    from dflash_hf.training.prompts.prompts import read_prompts
+
+    settings = AnswerSettings(
+        temperatures=tuple(temperature or (0.0,)),
+        top_p=top_p,
+        answers_per_prompt=answers_per_prompt,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        skip_long=skip_long,
+        thinking=thinking,
+        batch_size=batch_size,
+    )
+    asked = read_prompts(prompts)[:limit]
+    tokenizer, view = load_tokenizer(target), load_target(target)
+    kept = _writer(view, folder / "features", tapped, final, features_gb, part) if tapped else nullcontext()
+    with _stoppable(folder), _progress() as progress, kept as writer:
+        report = answer_prompts(
+            view,
+            tokenizer,
+            asked,
+            folder,
+            settings,
+            prompts_sha256=hashlib.sha256(prompts.read_bytes()).hexdigest(),
+            shard=part,
+            features=writer,
+            on_plan=lambda plan: _announce(plan, part),
+            progress=progress,
+        )
+    _show(folder, report, as_json)
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    """This process's number and how many there are: as given, else as torchrun says, else the only one."""
+    given = text or f"{os.environ.get('RANK', 0)}/{os.environ.get('WORLD_SIZE', 1)}"
+    try:
+        number, count = map(int, given.split("/"))
+    except ValueError:
+        number, count = 0, 0
+    if not 0 <= number < count:
+        raise OptionsError(f"--shard is I/N with I from 0 to N - 1, not {given!r}")
+    return number, count
+
+
+def _layers(text: str | None) -> list[int]:
+    try:
+        return [int(layer) for layer in (text or "").split(",") if layer]
+    except ValueError:
+        raise OptionsError(f"--features takes layer numbers with commas, got {text!r}") from None
+
+
+def _writer(
+    view: TargetView, folder: Path, layers: list[int], final: bool, gigabytes: float, shard: tuple[int, int]
+) -> FeatureWriter:
+    from dflash_hf.training.features.cache import CacheDescription
+    from dflash_hf.training.features.writer import FeatureWriter
+
+    description = CacheDescription.of(view, layers, final)
+    return FeatureWriter(folder, description, limit_bytes=int(gigabytes * 1e9), shard=shard)
+
+
+@contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """SIGTERM ends the work as Ctrl-C does: the batch at hand is dropped, and how to go on is said."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"\nstopped; finished batches are safe in {folder}, and the same command goes on from there")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _announce(plan: AnswerPlan, shard: tuple[int, int]) -> None:
+    skipped = f", {plan.skipped} too long and left out" if plan.skipped else ""
+    note(f"{plan.prompts} prompts of {plan.prompt_tokens} tokens{skipped}")
+    which = f"shard {shard[0]} of {shard[1]}: " if shard[1] > 1 else ""
+    note(f"{which}{plan.answers} answers, {plan.done} done already, {plan.left} to make in {len(plan.batches)} batches")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[AnswerProgress], None]]:
+    """A bar on a terminal, else a line now and then; on stderr."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda state: bar.update(
+                task, completed=state.done, total=state.total, description=_line(state), refresh=True
+            )
+        return
+    said = 0.0
+
+    def say(state: AnswerProgress) -> None:
+        nonlocal said
+        if state.seconds - said >= _NOTE_SECONDS or state.done == state.total:
+            said = state.seconds
+            note(_line(state))
+
+    yield say
+
+
+def _line(state: AnswerProgress) -> str:
+    speed = state.tokens / max(state.seconds, 1e-9)
+    left = f"{state.left_seconds / 60:.0f} min" if state.left_seconds >= 60 else f"{state.left_seconds:.0f} s"
+    return f"{state.done} of {state.total} answers, {speed:.0f} tokens/s, {left} left"
+
+
+def _show(folder: Path, report: AnswerReport, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        emit_json("regenerate", {"folder": str(folder), **asdict(report)})
+        return
+    empty = f", {report.empty} of them empty" if report.empty else ""
+    typer.echo(
+        f"{folder}: {report.answers} answers of {report.tokens} tokens made in {report.seconds:.0f} s; "
+        f"{report.ended} ended{empty}, {report.cut} cut; {report.done_before} were there before"
+    )

@@ -1,0 +1,119 @@
+"""The state of a run on disk: written whole or not at all, and read back only by the run it belongs to.
+
+``state.pt`` holds the recipe, the hash of the corpus, the drafter's description and float32 weights, the optimisers'
+state, and how far the run is. Data order, anchors and samples are functions of the seed and the step, so nothing else
+is needed to go on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dflash_hf.config import DFlashConfig
+from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.errors import TrainingError
+from dflash_hf.training.recipe import Recipe
+
+__all__ = ["RunState", "drafter_of", "drafter_of_run", "holds_run", "read_state", "write_state"]
+
+STATE = "state.pt"
+# What a resumed run may change: none of it touches a weight.
+FREE_TO_CHANGE = frozenset(
+    {
+        "output",
+        "evaluation",
+        "features",
+        "feature_cache",
+        "feature_cache_gb",
+        "target_name",
+        "threads",
+        "save_minutes",
+        "evaluate_every",
+        "evaluation_documents",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where a run stands. ``seconds`` and ``tokens`` count from its first step, over all its sessions."""
+
+    recipe: dict[str, Any]
+    corpus: str  # documents.fingerprint
+    config: dict[str, Any]
+    drafter: dict[str, torch.Tensor]
+    optimizers: list[dict[str, Any]]
+    step: int
+    seconds: float
+    tokens: int
+
+
+def write_state(folder: Path, state: RunState) -> None:
+    """Replace the folder's state.
+
+    Raises:
+        TrainingError: it could not be written; the state before it is untouched.
+    """
+    path = folder / STATE
+    partial = path.with_suffix(".partial")
+    try:
+        torch.save({name: getattr(state, name) for name in RunState.__slots__}, partial)
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        partial.unlink(missing_ok=True)
+        kept = "the state saved before it is kept" if path.exists() else "no state was saved before it"
+        raise TrainingError(f"step {state.step} could not be saved to {path} ({error}); {kept}") from error
+
+
+def read_state(folder: Path, recipe: Recipe, corpus: str) -> RunState | None:
+    """The state to go on from; None where the folder has none.
+
+    Raises:
+        TrainingError: it belongs to a run with another recipe or other documents, or cannot be read.
+    """
+    if not holds_run(folder):
+        return None
+    state = _load(folder)
+    told = recipe.model_dump(mode="json")
+    changed = [
+        f"{key} ({state.recipe.get(key)} then, {value} now)"
+        for key, value in told.items()
+        if key not in FREE_TO_CHANGE and state.recipe.get(key) != value
+    ]
+    if state.corpus != corpus:
+        changed.append("the answers (other documents, or another number of them)")
+    if changed:
+        raise TrainingError(
+            f"{folder / STATE} is at step {state.step} of a run with other values for {', '.join(changed)}. Finish "
+            f"it as it began, or start another from its weights: output=ANOTHER_FOLDER start_from={folder}"
+        )
+    return state
+
+
+def holds_run(folder: Path) -> bool:
+    return (folder / STATE).is_file()
+
+
+def drafter_of(state: RunState) -> DFlashDrafter:
+    """The drafter of a state, in float32."""
+    drafter = DFlashDrafter(DFlashConfig(**state.config))
+    drafter.load_state_dict(state.drafter)
+    return drafter.float()
+
+
+def drafter_of_run(folder: Path) -> DFlashDrafter:
+    """The drafter of a run's last saved state."""
+    return drafter_of(_load(folder))
+
+
+def _load(folder: Path) -> RunState:
+    path = folder / STATE
+    try:
+        return RunState(**torch.load(path, weights_only=True, map_location="cpu"))
+    except Exception as error:  # torch raises many kinds for a file that is not a state, or not one of this release
+        raise TrainingError(f"{path} cannot be read ({error}); remove it to begin anew") from error

@@ -1,0 +1,51 @@
+"""Recipes: read, overridden, and refused with everything that is wrong in one message."""
+
+from __future__ import annotations
+
+import pytest
+
+from dflash_hf.errors import TrainingError
+from dflash_hf.training.recipe import Recipe
+
+BASE = {"answers": ["a"], "output": "o", "steps": 3}
+
+
+def test_a_recipe_file_takes_overrides(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("answers: [a, b]\noutput: o\ntarget_layer_ids: [1, 3]\nsteps: 5\nlearning_rate: 1e-3\n")
+    recipe = Recipe.read(path, ["steps=7", "causal=true", "evaluation={gsm8k: e}"])
+    assert (recipe.steps, recipe.causal, recipe.target_layer_ids) == (7, True, (1, 3))
+    assert recipe.learning_rate == 1e-3, "YAML reads 1e-3 as text"
+    assert recipe.evaluation == {"gsm8k": "e"}
+    assert recipe.changed(steps=None, epochs=2).epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stepz": 7}, "stepz: no such key; known are answers"),
+        ({"steps": "many"}, "steps: .*integer"),
+        ({"epochs": 2}, "either steps or epochs"),
+        ({"steps": None}, "either steps or epochs"),
+        ({"answers": []}, "answers"),
+        ({"start_from": "d", "warm_layers": [1]}, "two different starts"),
+        ({"warm_layers": [1], "num_hidden_layers": 2}, "warm_layers names 1"),
+        ({"block_size": 1}, "block_size"),
+        ({"loss": "mse"}, "loss: .*'ce', 'kl' or 'hybrid'"),
+        ({"learning_rate": -1, "clip": 0}, "learning_rate.*clip"),
+    ],
+)
+def test_what_a_recipe_cannot_say_is_named(change, message):
+    with pytest.raises(TrainingError, match=message):
+        Recipe.of({**BASE, **change})
+
+
+def test_a_file_that_is_no_recipe_is_named(tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("answers: [")
+    for path, overrides in [(tmp_path / "none.yaml", []), (broken, [])]:
+        with pytest.raises(TrainingError, match=path.name):
+            Recipe.read(path, overrides)
+    broken.write_text("answers: [a]\noutput: o\n")
+    with pytest.raises(TrainingError, match="'steps' is not key=value"):
+        Recipe.read(broken, ["steps"])
