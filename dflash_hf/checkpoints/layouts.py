@@ -127,7 +127,8 @@ def _body(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
                 "attention_dropout",
             )
         },
-        "vocab_size": config.stored_vocab_size,
+        # Where the files said nothing, the paired target's: engines would take Qwen3's for a missing one.
+        "vocab_size": config.vocab_size if config.stored_vocab_size is None else config.stored_vocab_size,
         "layer_types": ["full_attention" if window is None else "sliding_attention" for window in config.layer_windows],
         "tie_word_embeddings": False,
         "dtype": name,

@@ -57,6 +57,23 @@ def test_generate_page_has_every_option() -> None:
     }
 
 
+def test_training_page_has_every_recipe_key_and_no_other() -> None:
+    from dflash_hf.training.recipe import Recipe
+
+    keys = page("training.md").split("## Recipe keys", 1)[1].split("\n## ", 1)[0]
+    first_column = [row.strip("|").split("|")[0] for row in keys.splitlines() if row.startswith("| `")]
+    named = {name for cell in first_column for name in re.findall(r"`(\w+)`(?![^(]*\))", cell)}
+    assert named == set(Recipe.model_fields)
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in ROOT.glob("recipes/*.yaml")))
+def test_recipes_can_be_read_and_their_drafters_served(recipe: str) -> None:
+    from dflash_hf.training.recipe import Recipe
+
+    taps = Recipe.read(ROOT / "recipes" / recipe).target_layer_ids
+    assert taps is not None and list(taps) == sorted(set(taps))  # engines hand taps over in the target's order
+
+
 @pytest.mark.parametrize("name", [name for name in dflash_hf.__all__ if name != "__version__"])
 def test_api_page_has_every_public_name(name: str) -> None:
     assert re.search(rf":: {name}$", page("api.md"), re.MULTILINE) or name in dflash_hf._HOMES["errors"]
