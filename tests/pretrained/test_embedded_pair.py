@@ -63,3 +63,31 @@ def test_generate_with_the_embedded_pair_accepts_drafts_and_keeps_the_text() -> 
     assert body["metrics"]["tau"] > 1.2
     assert "".join(span["text"] for span in body["spans"]) == body["text"]
     assert "warning" not in result.stderr
+
+
+@needs_pair
+def test_simulated_tau_is_within_two_percent_of_decoding() -> None:
+    """One teacher-forced pass over what the pair wrote tells what its rounds accepted."""
+    from dflash_hf import attach, last_trace
+    from dflash_hf.bench.prompts import encode
+    from dflash_hf.pretrained.smollm2 import load_embedded_pair
+    from dflash_hf.target.view import view_target
+    from dflash_hf.trace import merge_metrics
+    from dflash_hf.training.documents import Document
+    from dflash_hf.training.evaluate import evaluate
+    from dflash_hf.training.features.features import OnTheFly
+
+    model, drafter, tokenizer = load_embedded_pair()
+    attach(model, drafter)
+    documents, traces = [], []
+    for question in (QUESTION, "Name three colours.", "What is 17 plus 25? Show the steps."):
+        inputs = encode(tokenizer, question)
+        output = model.generate(**inputs, do_sample=False, max_new_tokens=48)
+        documents.append(Document(question, output[0], inputs["input_ids"].shape[1]))
+        traces.append(last_trace())
+    decoded = merge_metrics(traces)["tau"]
+    simulated = evaluate(
+        drafter, view_target(model), documents, OnTheFly(view_target(model), drafter.config.target_layer_ids)
+    )
+    assert decoded > 1.2
+    assert simulated.tau == pytest.approx(decoded, rel=0.02)

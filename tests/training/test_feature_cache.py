@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import view_target
 from dflash_hf.training.documents import Document
+from dflash_hf.training.features import writer as feature_writer
 from dflash_hf.training.features.cache import Cached, CacheDescription, FeatureCache, bytes_on_disk, document_key
 from dflash_hf.training.features.features import Features, OnTheFly
-from dflash_hf.training.features import writer as feature_writer
 from dflash_hf.training.features.fill import documents_to_make, fill
 from dflash_hf.training.features.writer import FeatureWriter
 from tests.families import VOCAB

@@ -8,8 +8,8 @@ import torch
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import view_target
 from dflash_hf.training.documents import Document
-from dflash_hf.training.features.cache import FeatureCache
 from dflash_hf.training.features import plan as feature_plan
+from dflash_hf.training.features.cache import FeatureCache
 from dflash_hf.training.features.fill import fill
 from dflash_hf.training.features.plan import measured_speed, plan
 from tests.tiny import tiny_target
