@@ -52,7 +52,8 @@ def train(
     view = load_target(target)
     torch.set_num_threads(target.threads or settings.threads)
     trainer = Trainer(view, settings, prepare(view, settings, accelerator, say))
-    say(f"step {trainer.step} of {trainer.steps}; {trainer.output}")
+    count = f", {accelerator.num_processes} processes" if accelerator.num_processes > 1 else ""
+    say(f"step {trainer.step} of {trainer.steps}{count}; {trainer.output}")
     trainer.train(_progress(say))
     if not trainer.finished:
         say(f"stopped at step {trainer.step}, saved in {trainer.output}; the same command goes on from there")

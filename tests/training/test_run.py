@@ -52,6 +52,7 @@ def test_training_lowers_the_loss(world, tmp_path, changes):
     trainer.train(seen.append)
     curve = losses(tmp_path)
     assert len(curve) == 24 and sum(curve[-4:]) < 0.9 * sum(curve[:4])
+    assert {parameter.dtype for parameter in trainer.drafter.parameters()} == {torch.float32}, "master weights"
     assert [progress.step for progress in seen] == list(range(1, 25))
     assert seen[-1].tokens == trainer.tokens > 0 and seen[-1].seconds_left == 0
 
