@@ -108,7 +108,8 @@ class TargetOptions:
         bool, typer.Option("--local-files-only", help="Never ask the Hub.", rich_help_panel=_TARGET_PANEL)
     ] = False
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads. Default: torch's own choice.", rich_help_panel=_TARGET_PANEL)
+        int | None,
+        typer.Option(min=1, help="CPU threads. Default: the recipe's, or torch's.", rich_help_panel=_TARGET_PANEL),
     ] = None
 
 

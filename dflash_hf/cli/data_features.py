@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.stopping import stoppable
 from dflash_hf.cli.target import load_target
 from dflash_hf.errors import TrainingError
+from dflash_hf.training.figures import spell
 
 if TYPE_CHECKING:
     from dflash_hf.target.view import TargetView
@@ -39,7 +41,7 @@ def features(
     ] = None,
     limit_gb: Annotated[
         float, typer.Option(min=0.0, help="Most gigabytes of the cache; the rest is computed on the fly.")
-    ] = 50.0,
+    ] = 20.0,
     max_length: Annotated[int, typer.Option(min=4, help="As in the recipe: longer documents are cut.")] = 2048,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Which of how many processes this is, from 0.")] = "0/1",
     batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a forward, padding included.")] = 8192,
@@ -67,17 +69,18 @@ def features(
         if as_json:
             emit_json("features", {"folder": str(place), "plan": asdict(planned)})
         return
-    report = fill(
-        view,
-        documents,
-        place,
-        layer_ids,
-        final=final,
-        limit_bytes=limit,
-        shard=(part[0], part[1]),
-        batch_tokens=batch_tokens,
-        progress=_progress(),
-    )
+    with stoppable("what was written is whole, and the same command goes on from there"):
+        report = fill(
+            view,
+            documents,
+            place,
+            layer_ids,
+            final=final,
+            limit_bytes=limit,
+            shard=(part[0], part[1]),
+            batch_tokens=batch_tokens,
+            progress=_progress(),
+        )
     if as_json:
         emit_json("features", {"folder": str(place), "plan": asdict(planned), **asdict(report)})
     else:
@@ -92,10 +95,10 @@ def _numbers(option: str, text: str, separator: str) -> list[int]:
 
 
 def _documents(answers: list[Path], max_length: int) -> list[Document]:
-    from dflash_hf.training.answers.answers import AnswerFolder
+    from dflash_hf.training.answers.answers import read_folders
     from dflash_hf.training.documents import documents_of
 
-    found = [answer for path in answers for answer in AnswerFolder(path).read()]
+    found, _ = read_folders(answers)
     documents = documents_of(found, max_length=max_length)
     if unusable := len(found) - len(documents):
         note(f"{unusable} answers are too short to train on, or their prompts too long, and are left out")
@@ -141,6 +144,6 @@ def _progress() -> Callable[[int, int], None]:
             return
         said = now
         speed = done / max(now - started, 1e-9)
-        note(f"{done:,} of {total:,} tokens, {speed:,.0f} tokens/s, {(total - done) / speed / 60:.0f} min left")
+        note(f"{done:,} of {total:,} tokens, {speed:,.0f} tokens/s, {spell((total - done) / speed)} left")
 
     return progress

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.stopping import stoppable
 from dflash_hf.cli.target import load_target, load_tokenizer
 from dflash_hf.errors import OptionsError
+from dflash_hf.training.figures import spell
 
 if TYPE_CHECKING:
     from dflash_hf.target.view import TargetView
@@ -90,7 +91,8 @@ def regenerate(
     asked = read_prompts(prompts)[:limit]
     tokenizer, view = load_tokenizer(target), load_target(target)
     kept = _writer(view, folder / "features", tapped, final, features_gb, part) if tapped else nullcontext()
-    with _stoppable(folder), _progress() as progress, kept as writer:
+    going_on = f"finished batches are safe in {folder}, and the same command goes on from there"
+    with stoppable(going_on), _progress() as progress, kept as writer:
         report = answer_prompts(
             view,
             tokenizer,
@@ -135,23 +137,6 @@ def _writer(
     return FeatureWriter(folder, description, limit_bytes=int(gigabytes * 1e9), shard=shard)
 
 
-@contextmanager
-def _stoppable(folder: Path) -> Iterator[None]:
-    """SIGTERM ends the work as Ctrl-C does: the batch at hand is dropped, and how to go on is said."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        note(f"\nstopped; finished batches are safe in {folder}, and the same command goes on from there")
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _announce(plan: AnswerPlan, shard: tuple[int, int]) -> None:
     skipped = f", {plan.skipped} too long and left out" if plan.skipped else ""
     note(f"{plan.prompts} prompts of {plan.prompt_tokens} tokens{skipped}")
@@ -185,8 +170,7 @@ def _progress() -> Iterator[Callable[[AnswerProgress], None]]:
 
 def _line(state: AnswerProgress) -> str:
     speed = state.tokens / max(state.seconds, 1e-9)
-    left = f"{state.left_seconds / 60:.0f} min" if state.left_seconds >= 60 else f"{state.left_seconds:.0f} s"
-    return f"{state.done} of {state.total} answers, {speed:.0f} tokens/s, {left} left"
+    return f"{state.done} of {state.total} answers, {speed:.0f} tokens/s, {spell(state.left_seconds)} left"
 
 
 def _show(folder: Path, report: AnswerReport, as_json: bool) -> None:

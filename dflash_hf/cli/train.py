@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.command import INTERRUPTED, TargetOptions, command, emit_json, note
+from dflash_hf.cli.stopping import stoppable
 from dflash_hf.cli.target import load_target
+from dflash_hf.training.figures import spell
 
 if TYPE_CHECKING:
     from dflash_hf.training.run import Progress
@@ -51,18 +53,33 @@ def train(
     say: Callable[[str], None] = note if accelerator.is_main_process else _silent
     view = load_target(target)
     torch.set_num_threads(target.threads or settings.threads)
-    trainer = Trainer(view, settings, prepare(view, settings, accelerator, say))
+    with stoppable("nothing was trained yet; the same command goes on from there"):
+        start = prepare(view, settings, accelerator, say)
+    trainer = Trainer(view, settings, start)
     count = f", {accelerator.num_processes} processes" if accelerator.num_processes > 1 else ""
     say(f"step {trainer.step} of {trainer.steps}{count}; {trainer.output}")
     trainer.train(_progress(say))
     if not trainer.finished:
         say(f"stopped at step {trainer.step}, saved in {trainer.output}; the same command goes on from there")
-        raise typer.Exit(1)
+        raise typer.Exit(INTERRUPTED)
     if accelerator.is_main_process:
-        typed = shlex.join(["dflash-hf", "train", recipe.name, *(overrides or [])])
         made = [AnswerFolder(folder).description for folder in settings.answers]
-        provenance = publish(trainer, trainer.output / "drafter", answers=made, command=typed)
+        provenance = publish(
+            trainer, trainer.output / "drafter", answers=made, command=_typed(recipe, overrides, target)
+        )
         _show(trainer.output / "drafter", provenance, as_json)
+
+
+def _typed(recipe: Path, overrides: list[str] | None, target: TargetOptions) -> str:
+    """What a person types to do it again: no folders of this machine, and nothing that touches no weight."""
+    from dflash_hf.target.view import public_name
+    from dflash_hf.training.checkpoint import FREE_TO_CHANGE
+
+    parts = [override.partition("=") for override in overrides or []]
+    decisive = [f"{key}={public_name(value)}" for key, _, value in parts if key not in FREE_TO_CHANGE]
+    named = [] if target.target is None else ["--target", public_name(target.target)]
+    dtype = [] if target.dtype == "auto" else ["--dtype", target.dtype]
+    return shlex.join(["dflash-hf", "train", recipe.name, *decisive, *named, *dtype])
 
 
 def _silent(_line: str) -> None: ...
@@ -81,7 +98,7 @@ def _progress(say: Callable[[str], None]) -> Callable[[Progress], None]:
         losses.clear()
         say(
             f"step {state.step} of {state.steps}, loss {mean:.3f}, {state.tokens_per_second:,.0f} tokens/s, "
-            f"{state.seconds_left / 60:.0f} min left"
+            f"{spell(state.seconds_left)} left"
         )
         sys.stderr.flush()
 

@@ -15,7 +15,7 @@ def training_section(provenance: dict[str, Any]) -> str:
         ("Block size", provenance["block_size"]),
         ("Layers", provenance["layers"]),
         ("Target layers read", ", ".join(map(str, provenance["target_layer_ids"]))),
-        ("Thinking mode", {True: "on", False: "off", None: "the template's own"}[provenance["thinking"]]),
+        ("Thinking mode", _THINKING[provenance["thinking"]]),
         ("Answers", f"{answers['documents']:,} of the target, {answers['tokens']:,} tokens"),
         ("From", ", ".join(f"{source} ({count:,})" for source, count in answers["sources"].items())),
         ("Steps", f"{provenance['steps']:,} of {recipe['documents_per_step']} documents"),
@@ -38,6 +38,7 @@ $ {provenance["command"]}
 
 
 PROVENANCE = "provenance.json"
+_THINKING = {True: "on", False: "off", None: "the template's own", "mixed": "mixed"}
 
 
 def _taus(evaluation: dict[str, Any]) -> str:

@@ -25,7 +25,10 @@ STATE = "state.pt"
 # What a resumed run may change: none of it touches a weight.
 FREE_TO_CHANGE = frozenset(
     {
+        "answers",  # the documents themselves are compared
         "output",
+        "mask_form",
+        "blocks_per_row",
         "evaluation",
         "features",
         "feature_cache",
@@ -44,6 +47,7 @@ class RunState:
     """Where a run stands. ``seconds`` and ``tokens`` count from its first step, over all its sessions."""
 
     recipe: dict[str, Any]
+    target: tuple[str, str]  # public name and weights_fingerprint
     corpus: str  # documents.fingerprint
     config: dict[str, Any]
     drafter: dict[str, torch.Tensor]
@@ -62,7 +66,10 @@ def write_state(folder: Path, state: RunState) -> None:
     path = folder / STATE
     partial = path.with_suffix(".partial")
     try:
-        torch.save({name: getattr(state, name) for name in RunState.__slots__}, partial)
+        with partial.open("wb") as file:
+            torch.save({name: getattr(state, name) for name in RunState.__slots__}, file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         partial.unlink(missing_ok=True)
@@ -70,11 +77,11 @@ def write_state(folder: Path, state: RunState) -> None:
         raise TrainingError(f"step {state.step} could not be saved to {path} ({error}); {kept}") from error
 
 
-def read_state(folder: Path, recipe: Recipe, corpus: str) -> RunState | None:
+def read_state(folder: Path, recipe: Recipe, target: tuple[str, str], corpus: str) -> RunState | None:
     """The state to go on from; None where the folder has none.
 
     Raises:
-        TrainingError: it belongs to a run with another recipe or other documents, or cannot be read.
+        TrainingError: it belongs to a run with another recipe, target or documents, or cannot be read.
     """
     if not holds_run(folder):
         return None
@@ -85,6 +92,8 @@ def read_state(folder: Path, recipe: Recipe, corpus: str) -> RunState | None:
         for key, value in told.items()
         if key not in FREE_TO_CHANGE and state.recipe.get(key) != value
     ]
+    if state.target[1] != target[1]:
+        changed.append(f"the target ({state.target[0]} then, {target[0]} now, or other weights of it)")
     if state.corpus != corpus:
         changed.append("the answers (other documents, or another number of them)")
     if changed:
@@ -99,10 +108,11 @@ def holds_run(folder: Path) -> bool:
     return (folder / STATE).is_file()
 
 
-def drafter_of(state: RunState) -> DFlashDrafter:
-    """The drafter of a state, in float32."""
+def drafter_of(state: RunState, target_name: str = "") -> DFlashDrafter:
+    """The drafter of a state, in float32; ``target_name`` is what its card will call the target from now on."""
     drafter = DFlashDrafter(DFlashConfig(**state.config))
     drafter.load_state_dict(state.drafter)
+    drafter.config.target_name = target_name or drafter.config.target_name
     return drafter.float()
 
 

@@ -19,7 +19,16 @@ from torch import Tensor
 from dflash_hf.errors import TrainingError
 from dflash_hf.training.answers.answers import Answer
 
-__all__ = ["Corpus", "Document", "corpus_of", "documents_of", "fingerprint", "places_of_step", "prompts_fingerprint"]
+__all__ = [
+    "Corpus",
+    "Document",
+    "corpus_of",
+    "documents_of",
+    "fingerprint",
+    "places_of_step",
+    "prompt_of",
+    "prompts_fingerprint",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +125,14 @@ def fingerprint(documents: Sequence[Document]) -> str:
     return digest.hexdigest()
 
 
+def prompt_of(document: Document) -> bytes:
+    """The tokens of its prompt, to compare by."""
+    return document.ids[: document.prompt_length].numpy().tobytes()
+
+
 def prompts_fingerprint(documents: Sequence[Document]) -> str:
     """A hash of the prompts' tokens, whatever their order: which questions a figure was measured on."""
-    prompts = sorted(document.ids[: document.prompt_length].numpy().tobytes() for document in documents)
+    prompts = sorted(map(prompt_of, documents))
     return hashlib.sha256(b"\0".join(prompts)).hexdigest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ class RunLog:
             folder.mkdir(parents=True, exist_ok=True)
             lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
             kept = [line for line in lines if (entry := _parsed(line)) and entry["step"] <= step and step]
-            self.path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            if kept != lines:
+                partial = self.path.with_suffix(".partial")
+                partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+                os.replace(partial, self.path)
         except OSError as error:
             raise TrainingError(f"cannot write to {folder} ({error}); choose another output") from error
 

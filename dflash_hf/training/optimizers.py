@@ -12,7 +12,7 @@ from dflash_hf.errors import TrainingError
 from dflash_hf.training.recipe import Recipe
 from dflash_hf.training.schedule import rate_factor
 
-__all__ = ["Optimizers"]
+__all__ = ["Optimizers", "refuse_missing_optimizer"]
 
 
 class Optimizers:
@@ -61,11 +61,15 @@ class Optimizers:
             optimizer.load_state_dict(state)
 
 
-def _muon(matrices: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    muon = getattr(torch.optim, "Muon", None)
-    if muon is None:
+def refuse_missing_optimizer(recipe: Recipe) -> None:
+    """Raises TrainingError when the recipe asks for Muon and this torch has none."""
+    if recipe.optimizer == "muon" and not hasattr(torch.optim, "Muon"):
         raise TrainingError(f"torch {torch.__version__} has no Muon (2.9 brought it); set optimizer to adamw")
-    return muon(
+
+
+def _muon(matrices: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    refuse_missing_optimizer(recipe)
+    return torch.optim.Muon(
         matrices,
         lr=recipe.muon_learning_rate or recipe.learning_rate,
         weight_decay=recipe.weight_decay,

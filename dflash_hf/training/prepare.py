@@ -6,25 +6,32 @@ What is left out, what the features cost and which way was chosen are told befor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import TrainingError
+from dflash_hf.errors import warn
+from dflash_hf.target.fingerprint import weights_fingerprint
+from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.view import TargetView
-from dflash_hf.training.answers.answers import Answer, AnswerFolder
 from dflash_hf.training.checkpoint import drafter_of, read_state
-from dflash_hf.training.documents import Corpus, Document, corpus_of, documents_of, fingerprint
+from dflash_hf.training.documents import Document, fingerprint
 from dflash_hf.training.features.cache import Cached, FeatureCache
 from dflash_hf.training.features.features import FeatureSource, OnTheFly
 from dflash_hf.training.features.fill import fill
-from dflash_hf.training.features.plan import plan
+from dflash_hf.training.features.plan import FeaturePlan, plan
 from dflash_hf.training.features.writer import free_bytes
+from dflash_hf.training.gather import Gathered, gather, times_read
+from dflash_hf.training.heads import head_parameters
+from dflash_hf.training.log import RunLog
+from dflash_hf.training.optimizers import refuse_missing_optimizer
+from dflash_hf.training.processes import same_for_all
 from dflash_hf.training.recipe import Recipe
 from dflash_hf.training.run import Start
 from dflash_hf.training.schedule import total_steps
 from dflash_hf.training.start import starting_drafter
+from dflash_hf.training.visibility import form_for
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -44,49 +51,30 @@ def prepare(view: TargetView, recipe: Recipe, accelerator: Accelerator, say: Say
         say: tells a person a line.
 
     Raises:
-        TrainingError: answers, recipe, target and the state in the output folder do not go together. All but a full
-            disk is told before the target runs.
+        TrainingError: answers, recipe, target, machine and the state in the output folder do not go together: told
+            before the target runs. Or the disk is full.
     """
-    folders = [AnswerFolder(folder) for folder in recipe.answers]
-    corpus = corpus_of(_unique(folders, say), max_length=recipe.max_length, held_out=recipe.held_out)
-    for reason, count in corpus.left_out.items():
-        say(f"{count:,} answers left out: {reason}")
-    if corpus.cut:
-        say(f"{corpus.cut:,} documents cut at max_length={recipe.max_length}")
-    evaluation = {
-        name: documents_of(AnswerFolder(folder).read(), max_length=recipe.max_length)
-        for name, folder in recipe.evaluation.items()
-    }
-    say(
-        f"{len(corpus.training):,} documents with {corpus.answer_tokens:,} answer tokens to train on, "
-        f"{len(corpus.held_out):,} held out"
-    )
-    state = read_state(Path(recipe.output), recipe, fingerprint(corpus.training))
-    drafter = starting_drafter(view, recipe) if state is None else drafter_of(state)
-    used = [
-        *corpus.training,
-        *(document for documents in _looked_at(corpus, evaluation, recipe) for document in documents),
-    ]
-    features = _features(view, recipe, drafter, used, len(corpus.training), accelerator, say)
-    return Start(corpus, features, drafter, state, evaluation)
+    form_for(recipe.mask_form, accelerator.device)
+    head_parameters(view)
+    refuse_missing_optimizer(recipe)
+    gathered = gather(view, recipe, say)
+    state = read_state(Path(recipe.output), recipe, _target(view), fingerprint(gathered.corpus.training))
+    if state is None:
+        drafter = starting_drafter(view, recipe)
+    else:
+        drafter = drafter_of(state, recipe.target_name)
+        check_pair(view.model, drafter)
+    if accelerator.is_main_process:
+        RunLog(Path(recipe.output), 0 if state is None else state.step)
+    used, mask = gathered.used(recipe), drafter.config.mask_token_id
+    if times := times_read(used, mask):
+        warn(f"the mask token {mask} occurs {times:,} times in the documents; choose one that the text never has")
+    features = _features(view, recipe, drafter, used, gathered, accelerator, say)
+    return Start(gathered.corpus, features, drafter, _target(view), state, gathered.evaluation)
 
 
-def _unique(folders: Sequence[AnswerFolder], say: Say) -> list[Answer]:
-    """The answers of all folders; one that an earlier folder has under the same id is left out."""
-    found: dict[str, Answer] = {}
-    twice = 0
-    for folder in folders:
-        for answer in folder.read():
-            twice += answer.id in found
-            found.setdefault(answer.id, answer)
-    if twice:
-        say(f"{twice:,} answers left out: an earlier folder has their ids")
-    return list(found.values())
-
-
-def _looked_at(corpus: Corpus, evaluation: dict[str, list[Document]], recipe: Recipe) -> list[list[Document]]:
-    sets = [corpus.held_out, *evaluation.values()]
-    return [documents[: recipe.evaluation_documents] for documents in sets]
+def _target(view: TargetView) -> tuple[str, str]:
+    return view.public_name, weights_fingerprint(view.model)
 
 
 def _features(
@@ -94,38 +82,41 @@ def _features(
     recipe: Recipe,
     drafter: DFlashDrafter,
     documents: list[Document],
-    count: int,
+    gathered: Gathered,
     accelerator: Accelerator,
     say: Say,
 ) -> FeatureSource:
     layers, final = list(drafter.config.target_layer_ids), recipe.loss != "ce"
-    if any(answer_layer >= view.num_layers for answer_layer in layers):
-        raise TrainingError(f"taps {layers}: {view.public_name} has layers 0 to {view.num_layers - 1}")
     online = OnTheFly(view, layers, final=final)
     folder = Path(recipe.feature_cache or Path(recipe.answers[0]) / "features")
-    limit = int(recipe.feature_cache_gb * 1e9)
-    steps = total_steps(count, recipe.documents_per_step, steps=recipe.steps, epochs=recipe.epochs)
-    planned = plan(
-        documents,
-        view,
-        layers,
-        final=final,
-        mode=recipe.features,
-        limit_bytes=limit,
-        free_bytes=free_bytes(folder),
-        epochs=math.ceil(steps * recipe.documents_per_step / count),
-        cached_already=FeatureCache(folder) if FeatureCache.is_in(folder) else None,
-    )
+    planned = _plan(view, recipe, documents, len(gathered.corpus.training), layers, folder)
     for line in planned.lines():
         say(line)
-    if planned.mode == "online":
+    if same_for_all(accelerator, planned.mode) == "online":
         return online
-    share = (accelerator.process_index, accelerator.num_processes)
+    limit, share = int(recipe.feature_cache_gb * 1e9), (accelerator.process_index, accelerator.num_processes)
     report = fill(view, documents, folder, layers, final=final, limit_bytes=limit, shard=share, progress=_told(say))
     accelerator.wait_for_everyone()
     for line in report.lines():
         say(line)
     return Cached(folder, layers, final=final, fallback=online, device=accelerator.device)
+
+
+def _plan(
+    view: TargetView, recipe: Recipe, documents: list[Document], count: int, layers: list[int], folder: Path
+) -> FeaturePlan:
+    steps = total_steps(count, recipe.documents_per_step, steps=recipe.steps, epochs=recipe.epochs)
+    return plan(
+        documents,
+        view,
+        layers,
+        final=recipe.loss != "ce",
+        mode=recipe.features,
+        limit_bytes=int(recipe.feature_cache_gb * 1e9),
+        free_bytes=free_bytes(folder),
+        epochs=math.ceil(steps * recipe.documents_per_step / count),
+        cached_already=FeatureCache(folder) if FeatureCache.is_in(folder) else None,
+    )
 
 
 def _told(say: Say) -> Callable[[int, int], None]:

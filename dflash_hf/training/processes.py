@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["join", "share_of", "total"]
+__all__ = ["join", "same_for_all", "share_of", "total"]
 
 
 def join(precision: str, per_step: int) -> Accelerator:
@@ -51,6 +51,13 @@ def join(precision: str, per_step: int) -> Accelerator:
 def share_of(items: list[T], accelerator: Accelerator) -> list[T]:
     """Every n-th item, from this process's own number on."""
     return items[accelerator.process_index :: accelerator.num_processes]
+
+
+def same_for_all(accelerator: Accelerator, value: T) -> T:
+    """The main process's value: what each measured for itself, all must decide alike."""
+    from accelerate.utils import broadcast_object_list
+
+    return value if accelerator.num_processes == 1 else broadcast_object_list([value])[0]
 
 
 def total(accelerator: Accelerator, *values: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import platform
@@ -17,6 +18,8 @@ from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import public_name
 from dflash_hf.training.card import PROVENANCE, training_section
 from dflash_hf.training.documents import prompts_fingerprint
+from dflash_hf.training.evaluate import evaluate
+from dflash_hf.training.gather import thinking_mode
 from dflash_hf.training.run import Trainer
 
 __all__ = ["publish"]
@@ -45,14 +48,16 @@ def publish(
         TrainingError: the folder cannot be written.
     """
     folder = Path(folder)
-    drafter = trainer.drafter.to(dtype).float()
-    results = {name: result.row() for name, result in trainer.evaluate(alone=True).items()}
+    drafter = copy.deepcopy(trainer.drafter).to(dtype).float()
+    results = {
+        name: evaluate(drafter, trainer.view, documents, trainer.features, trainer.recipe.blocks_per_row).row()
+        for name, documents in trainer.evaluated().items()
+    }
     provenance = _provenance(trainer, answers, results, command)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "README.md").unlink(missing_ok=True)
         drafter.to(dtype).save_pretrained(folder)
-        drafter.float()
         provenance["weights_sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         (folder / PROVENANCE).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
         with (folder / "README.md").open("a", encoding="utf-8") as card:
@@ -68,14 +73,13 @@ def _provenance(
     trainer: Trainer, answers: list[dict[str, Any]], results: dict[str, Any], command: str
 ) -> dict[str, Any]:
     config, recipe, corpus = trainer.drafter.config, trainer.recipe, trainer.corpus
-    thinking = {answer.get("chat", {}).get("thinking") for answer in answers}
     return {
         "schema": "dflash-hf/provenance/2",
         "target": config.target_name,
         "layers": config.num_hidden_layers,
         "block_size": config.block_size,
         "target_layer_ids": list(config.target_layer_ids),
-        "thinking": thinking.pop() if len(thinking) == 1 else None,
+        "thinking": thinking_mode(answers),
         "parameters": sum(parameter.numel() for parameter in trainer.drafter.parameters()),
         "recipe": _without_folders(recipe.model_dump(mode="json")),
         "command": command,

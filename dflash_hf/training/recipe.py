@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from dflash_hf.errors import TrainingError
 
@@ -64,7 +64,7 @@ class Recipe(BaseModel):
     warmup: float = Field(0.04, ge=0, lt=1)  # share of the steps
     clip: float = Field(1.0, gt=0)
     steps: PositiveInt | None = None
-    epochs: float | None = Field(None, gt=0)
+    epochs: float | None = Field(None, gt=0, allow_inf_nan=False)
     documents_per_step: PositiveInt = 8  # over all processes
     precision: Literal["float32", "bfloat16"] = "float32"  # of the products; weights and their updates are float32
     seed: int = 0
@@ -74,6 +74,11 @@ class Recipe(BaseModel):
     save_minutes: float = Field(10.0, ge=0)
     evaluate_every: PositiveInt = 100
     evaluation_documents: PositiveInt = 50  # at most, of each set
+
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _agrees(self) -> Recipe:
@@ -85,6 +90,12 @@ class Recipe(BaseModel):
             raise ValueError(f"warm_layers names {len(self.warm_layers)} layers, num_hidden_layers is another number")
         if self.train_slots is not None and not self.causal:
             raise ValueError("train_slots needs causal: true; a bidirectional block changes when it is cut short")
+        if self.train_slots is not None and self.block_size is not None and self.train_slots >= self.block_size:
+            raise ValueError("train_slots must be smaller than block_size, or null")
+        if self.muon_learning_rate is not None and self.optimizer != "muon":
+            raise ValueError("muon_learning_rate is for optimizer: muon")
+        if "held_out" in self.evaluation:
+            raise ValueError("evaluation: held_out is the name of the held-out answers; call the set otherwise")
         taps = self.target_layer_ids
         if taps is not None and list(taps) != sorted(set(taps)):
             raise ValueError("target_layer_ids must ascend: vLLM and SGLang hand taps over in the target's order")
@@ -100,7 +111,9 @@ class Recipe(BaseModel):
         import yaml
 
         try:
-            values: dict[str, Any] = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+            values: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+            if not isinstance(values, dict):
+                raise TrainingError(f"{path} is no recipe: it must be a mapping, `key: value` a line")
             for override in overrides:
                 key, separator, value = override.partition("=")
                 if not separator:

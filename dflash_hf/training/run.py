@@ -43,6 +43,7 @@ class Start:
     corpus: Corpus
     features: FeatureSource  # the target's taps of a document
     drafter: DFlashDrafter
+    target: tuple[str, str]  # public name and weights_fingerprint
     state: checkpoint.RunState | None = None  # whose weights the drafter has, where the run goes on
     evaluation: dict[str, list[Document]] = field(default_factory=dict)  # further sets, beside the held-out answers
 
@@ -84,7 +85,7 @@ class Trainer:
         self.view, self.recipe, self.corpus, self.features = view, recipe, corpus, start.features
         self.evaluation = ({"held_out": corpus.held_out} if corpus.held_out else {}) | start.evaluation
         self.accelerator = join(recipe.precision, recipe.documents_per_step)
-        self.output, self.drafter = Path(recipe.output), start.drafter
+        self.output, self.drafter, self._target = Path(recipe.output), start.drafter, start.target
         self.steps = total_steps(
             len(corpus.training), recipe.documents_per_step, steps=recipe.steps, epochs=recipe.epochs
         )
@@ -115,29 +116,29 @@ class Trainer:
                 loss = self._one_step()
                 self.seconds = before + time.monotonic() - began
                 on_step(Progress(self.step, self.steps, loss, self.tokens, self.seconds))
-                if self.step % self.recipe.evaluate_every == 0 or self.finished:
-                    self.evaluate()
-                due = time.monotonic() - saved > 60 * self.recipe.save_minutes
+                evaluating = self.step % self.recipe.evaluate_every == 0 or self.finished
+                due = evaluating or time.monotonic() - saved > 60 * self.recipe.save_minutes
                 stopping, saving = total(self.accelerator, stop.raised, due)  # all processes, or none
-                if stopping:
-                    break
-                if saving:
+                if stopping or saving:
                     self.save()
                     saved = time.monotonic()
-        self.save()
+                if stopping:
+                    break
+                if evaluating:  # after the state is safe: it may take a while, and a stop waits for it
+                    self.evaluate()
         return self.drafter.eval()
 
     def evaluated(self) -> dict[str, list[Document]]:
         """The documents an evaluation looks at, by set."""
         return {name: documents[: self.recipe.evaluation_documents] for name, documents in self.evaluation.items()}
 
-    def evaluate(self, *, alone: bool = False) -> dict[str, Evaluation]:
-        """Simulated τ on every evaluation set, logged and returned; ``alone``: by this process for itself."""
+    def evaluate(self) -> dict[str, Evaluation]:
+        """Simulated τ on every evaluation set, by all processes together, logged and returned."""
         results = {}
         for name, documents in self.evaluated().items():
-            chosen = documents if alone else share_of(documents, self.accelerator)
-            result = evaluate(self.drafter, self.view, chosen, self.features, self.recipe.blocks_per_row)
-            results[name] = result if alone else result.summed(lambda values: total(self.accelerator, *values))
+            share = share_of(documents, self.accelerator)
+            result = evaluate(self.drafter, self.view, share, self.features, self.recipe.blocks_per_row)
+            results[name] = result.summed(lambda values: total(self.accelerator, *values))
             self._write(evaluation=name, **results[name].row())
         return results
 
@@ -148,6 +149,7 @@ class Trainer:
                 self.output,
                 checkpoint.RunState(
                     recipe=self.recipe.model_dump(mode="json"),
+                    target=self._target,
                     corpus=fingerprint(self.corpus.training),
                     config=self.drafter.config.to_dict(),
                     drafter=self.drafter.state_dict(),

@@ -23,6 +23,13 @@ def config_for(view: TargetView, recipe: Recipe) -> DFlashConfig:
             f"a new drafter needs mask_token_id: a token that {view.public_name} never reads or writes, such as an "
             "unused special token"
         )
+    if recipe.mask_token_id >= view.vocab_rows:
+        raise TrainingError(
+            f"mask_token_id={recipe.mask_token_id}: {view.public_name} embeds ids from 0 to {view.vocab_rows - 1}"
+        )
+    taps = list(recipe.target_layer_ids or default_layer_ids(view.num_layers))
+    if outside := [layer for layer in taps if not 0 <= layer < view.num_layers]:
+        raise TrainingError(f"target_layer_ids {outside}: {view.public_name} has layers 0 to {view.num_layers - 1}")
     text, width = view.text_config, view.hidden_size
     layers = recipe.num_hidden_layers or len(recipe.warm_layers) or min(5, view.num_layers)
     heads = _first(text, "num_attention_heads", "n_head")
@@ -35,7 +42,7 @@ def config_for(view: TargetView, recipe: Recipe) -> DFlashConfig:
         num_attention_heads=heads,
         num_key_value_heads=_first(text, "num_key_value_heads") or heads,
         head_dim=_first(text, "head_dim") or width // heads,
-        target_layer_ids=list(recipe.target_layer_ids or default_layer_ids(view.num_layers)),
+        target_layer_ids=taps,
         num_target_layers=view.num_layers,
         block_size=recipe.block_size or 16,
         mask_token_id=recipe.mask_token_id,

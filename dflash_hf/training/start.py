@@ -44,6 +44,7 @@ def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
     has = {
         "target_layer_ids": tuple(config.target_layer_ids),
         "num_hidden_layers": config.num_hidden_layers,
+        "intermediate_size": config.intermediate_size,
         "mask_token_id": config.mask_token_id,
         "causal": all(config.layer_causal) if len(set(config.layer_causal)) == 1 else None,
         "sliding_window": config.layer_windows[0] if len(set(config.layer_windows)) == 1 else None,
@@ -55,8 +56,7 @@ def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
         )
     if recipe.block_size is not None:
         config.block_size = recipe.block_size
-    if recipe.target_name:
-        config.target_name = recipe.target_name
+    config.target_name = recipe.target_name or view.public_name
     return drafter
 
 

@@ -37,8 +37,12 @@ def target(files: Files, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def answers(target: Path, run, tmp_path: Path) -> Path:
-    prompts, folder = tmp_path / "prompts.jsonl", tmp_path / "answers"
-    prompts.write_text("".join(json.dumps({"question": f"a walk along {n}"}) + "\n" for n in range(12)))
+    return answered(run, target, tmp_path / "answers", range(12))
+
+
+def answered(run, target: Path, folder: Path, numbers: range) -> Path:
+    prompts = folder.parent / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"question": f"a walk along {n}"}) + "\n" for n in numbers))
     made = run("data", "regenerate", prompts, folder, "--max-new-tokens", "12", "--target", target)
     assert made.exit_code == 0, made.output
     return folder
@@ -47,19 +51,19 @@ def answers(target: Path, run, tmp_path: Path) -> Path:
 def test_answers_then_train_makes_a_drafter_that_loads_and_says_how_it_was_made(
     target: Path, run, tmp_path: Path, answers: Path
 ):
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(RECIPE + f"answers: [{answers}]\noutput: {tmp_path / 'out'}\nevaluation: {{other: {answers}}}\n")
+    recipe, others = tmp_path / "recipe.yaml", answered(run, target, tmp_path / "others", range(20, 25))
+    recipe.write_text(RECIPE + f"answers: [{answers}]\noutput: {tmp_path / 'out'}\nevaluation: {{other: {others}}}\n")
     trained = run("train", recipe, "steps=3", "--target", target, "--json")
     assert trained.exit_code == 0, trained.output
     assert "on the fly" in trained.stderr and "step 3 of 3" in trained.stderr
     provenance, folder = json.loads(trained.stdout), tmp_path / "out" / "drafter"
     assert provenance["schema"] == "dflash-hf/provenance/2" and provenance["steps"] == 3
-    assert provenance["command"] == "dflash-hf train recipe.yaml steps=3"
+    assert provenance["command"] == "dflash-hf train recipe.yaml steps=3 --target chatty"
     assert set(provenance["evaluation"]) == {"held_out", "other"}
     assert len(provenance["evaluation"]["other"]["prompts_sha256"]) == 64
     assert provenance["answers"]["sources"] == {"prompts.jsonl": provenance["answers"]["documents"]}
     card = (folder / "README.md").read_text()
-    assert "## What it accepts" in card and "| other | 12 |" in card and "base_model: " in card
+    assert "## What it accepts" in card and "| other | 5 |" in card and "base_model: " in card
     assert str(tmp_path) not in (folder / "provenance.json").read_text() + card, "no folders of this machine"
     drafter = ["--target", target, "--drafter", folder, "--device-map", "cpu", "--local-files-only"]
     answer = run("generate", "a walk", "--max-new-tokens", "8", "--json", *drafter)
@@ -102,6 +106,6 @@ def test_what_cannot_be_trained_on_is_said_in_a_line(target: Path, run, tmp_path
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE + f"answers: [{tmp_path / 'nothing'}]\noutput: {tmp_path / 'out'}\n")
     missing = run("train", recipe, "--target", target)
-    assert missing.exit_code == 1 and "holds no answers" in missing.stderr
+    assert missing.exit_code == 1 and "make answers with" in missing.stderr
     unknown = run("train", recipe, "stepz=3", "--target", target)
     assert unknown.exit_code == 1 and "stepz" in unknown.stderr

@@ -21,6 +21,7 @@ from tests.scripted import tiny_config
 from tests.tiny import tiny_target
 
 RECIPE = Recipe.of({"answers": ["a"], "output": "o", "steps": 9})
+TARGET = ("a-target", "0123456789abcdef")
 
 
 @pytest.fixture
@@ -29,6 +30,7 @@ def state():
     drafter = DFlashDrafter(tiny_config(tiny_target()))
     return checkpoint.RunState(
         recipe=RECIPE.model_dump(mode="json"),
+        target=TARGET,
         corpus="c0ffee",
         config=drafter.config.to_dict(),
         drafter=drafter.state_dict(),
@@ -40,27 +42,30 @@ def state():
 
 
 def test_a_state_comes_back_as_it_was_written(tmp_path, state):
-    assert checkpoint.read_state(tmp_path, RECIPE, "c0ffee") is None
+    assert checkpoint.read_state(tmp_path, RECIPE, TARGET, "c0ffee") is None
     checkpoint.write_state(tmp_path, state)
-    back = checkpoint.read_state(tmp_path, RECIPE.changed(threads=3, save_minutes=1.0, output="elsewhere"), "c0ffee")
+    back = checkpoint.read_state(
+        tmp_path, RECIPE.changed(threads=3, save_minutes=1.0, output="elsewhere"), TARGET, "c0ffee"
+    )
     assert (back.step, back.seconds, back.tokens) == (4, 1.5, 99)
     for name, weight in checkpoint.drafter_of_run(tmp_path).state_dict().items():
         assert torch.equal(weight, state.drafter[name])
 
 
 @pytest.mark.parametrize(
-    ("change", "corpus", "message"),
+    ("change", "target", "corpus", "message"),
     [
-        ({"learning_rate": 0.5}, "c0ffee", r"learning_rate \(0.0006 then, 0.5 now\).*start_from="),
-        ({"steps": 10, "seed": 3}, "c0ffee", "seed.*steps|steps.*seed"),
-        ({}, "other", "the answers"),
+        ({"learning_rate": 0.5}, TARGET, "c0ffee", r"learning_rate \(0.0006 then, 0.5 now\).*start_from="),
+        ({"steps": 10, "seed": 3}, TARGET, "c0ffee", "seed.*steps|steps.*seed"),
+        ({}, TARGET, "other", "the answers"),
+        ({}, ("b-target", "f00d"), "c0ffee", "the target .a-target then, b-target now"),
     ],
 )
-def test_another_run_is_refused_with_what_changed_and_the_way_on(tmp_path, state, change, corpus, message):
+def test_another_run_is_refused_with_what_changed_and_the_way_on(tmp_path, state, change, target, corpus, message):
     checkpoint.write_state(tmp_path, state)
     before = (tmp_path / "state.pt").read_bytes()
     with pytest.raises(TrainingError, match=message):
-        checkpoint.read_state(tmp_path, RECIPE.changed(**change), corpus)
+        checkpoint.read_state(tmp_path, RECIPE.changed(**change), target, corpus)
     assert (tmp_path / "state.pt").read_bytes() == before
 
 
@@ -69,8 +74,8 @@ def test_a_full_disk_keeps_the_state_before(tmp_path, state, monkeypatch, error)
     checkpoint.write_state(tmp_path, state)
     before = (tmp_path / "state.pt").read_bytes()
 
-    def fill(_state, path):
-        path.write_bytes(b"half")
+    def fill(_state, file):
+        file.write(b"half")
         raise error
 
     monkeypatch.setattr(torch, "save", fill)
@@ -83,7 +88,7 @@ def test_a_full_disk_keeps_the_state_before(tmp_path, state, monkeypatch, error)
 def test_a_file_that_is_no_state_is_named(tmp_path):
     (tmp_path / "state.pt").write_bytes(b"half a state")
     with pytest.raises(TrainingError, match="state.pt cannot be read"):
-        checkpoint.read_state(tmp_path, RECIPE, "c0ffee")
+        checkpoint.read_state(tmp_path, RECIPE, TARGET, "c0ffee")
 
 
 def test_a_log_is_cut_back_to_the_step_it_goes_on_from(tmp_path):

@@ -87,7 +87,7 @@ def test_plan_shows_both_costs(view, documents):
 
 
 def test_plan_refuses_what_cannot_be(view, documents, tmp_path):
-    with pytest.raises(TrainingError, match="takes 0.00 GB more, 0.00 GB are free"):
+    with pytest.raises(TrainingError, match="takes 0 MB more, 0 MB are free"):
         plan(documents, view, [1], **(GIVEN | {"mode": "cached", "free_bytes": 100}))
     with pytest.raises(TrainingError, match="no documents"):
         plan([], view, [1], **GIVEN)

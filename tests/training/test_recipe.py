@@ -31,6 +31,12 @@ def test_a_recipe_file_takes_overrides(tmp_path):
         ({"start_from": "d", "warm_layers": [1]}, "two different starts"),
         ({"warm_layers": [1], "num_hidden_layers": 2}, "warm_layers names 1"),
         ({"block_size": 1}, "block_size"),
+        ({"causal": True, "block_size": 4, "train_slots": 4}, "train_slots must be smaller"),
+        ({"causal": False, "train_slots": 3}, "train_slots needs causal"),
+        ({"target_layer_ids": [3, 1]}, "must ascend"),
+        ({"muon_learning_rate": 0.1}, "muon_learning_rate is for"),
+        ({"evaluation": {"held_out": "e"}}, "held_out is the name"),
+        ({"steps": None, "epochs": float("inf")}, "epochs: .*finite"),
         ({"loss": "mse"}, "loss: .*'ce', 'kl' or 'hybrid'"),
         ({"learning_rate": -1, "clip": 0}, "learning_rate.*clip"),
     ],
@@ -46,6 +52,10 @@ def test_a_file_that_is_no_recipe_is_named(tmp_path):
     for path, overrides in [(tmp_path / "none.yaml", []), (broken, [])]:
         with pytest.raises(TrainingError, match=path.name):
             Recipe.read(path, overrides)
-    broken.write_text("answers: [a]\noutput: o\n")
+    broken.write_text("- answers\n- output\n")
+    with pytest.raises(TrainingError, match="must be a mapping"):
+        Recipe.read(broken, ["steps=3"])
+    broken.write_text("answers: a\noutput: o\n")
+    assert Recipe.read(broken, ["steps=3"]).answers == ("a",), "one folder need not be a list"
     with pytest.raises(TrainingError, match="'steps' is not key=value"):
         Recipe.read(broken, ["steps"])

@@ -73,9 +73,11 @@ def test_what_cannot_be_started_is_said():
     view = view_target(tiny_target())
     with pytest.raises(TrainingError, match="mask_token_id"):
         starting_drafter(view, recipe(mask_token_id=None))
+    with pytest.raises(TrainingError, match="mask_token_id=960.*ids from 0 to 95"):
+        starting_drafter(view, recipe(mask_token_id=960))
     with pytest.raises(TrainingError, match="layers 0 to 3"):
         starting_drafter(view, recipe(warm_layers=[2, 9]))
-    with pytest.raises(DFlashError, match="layer 61|taps"):
+    with pytest.raises(DFlashError, match=r"target_layer_ids \[61\].*layers 0 to 3"):
         starting_drafter(view, recipe(target_layer_ids=[61]))
 
 

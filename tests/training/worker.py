@@ -8,10 +8,13 @@ from pathlib import Path
 
 import torch
 
+from dflash_hf.training.processes import same_for_all
 from tests.training.world import World
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    World(answers=12, new_tokens=16).trainer(Path(sys.argv[1]), **json.loads(sys.argv[2])).train()
+    trainer = World(answers=12, new_tokens=16).trainer(Path(sys.argv[1]), **json.loads(sys.argv[2]))
+    assert same_for_all(trainer.accelerator, trainer.accelerator.process_index) == 0
+    trainer.train()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from dflash_hf.target.fingerprint import weights_fingerprint
 from dflash_hf.target.view import view_target
 from dflash_hf.training.answers.answers import Answer
 from dflash_hf.training.checkpoint import drafter_of, read_state
@@ -50,7 +51,8 @@ class World:
     def trainer(self, output: Path, **changes: Any) -> Trainer:
         recipe = self.recipe(output, **changes)
         final = recipe.loss != "ce"
-        state = read_state(Path(recipe.output), recipe, fingerprint(self.corpus().training))
+        named = (self.view.public_name, weights_fingerprint(self.target))
+        state = read_state(Path(recipe.output), recipe, named, fingerprint(self.corpus().training))
         drafter = starting_drafter(self.view, recipe) if state is None else drafter_of(state)
         features = OnTheFly(self.view, drafter.config.target_layer_ids, final=final)
-        return Trainer(self.view, recipe, Start(self.corpus(), features, drafter, state))
+        return Trainer(self.view, recipe, Start(self.corpus(), features, drafter, named, state))

@@ -7,14 +7,14 @@ when the process was killed: it counts for nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from dflash_hf.errors import TrainingError
 
-__all__ = ["DESCRIPTION", "SCHEMA", "Answer", "AnswerFolder", "shard_name"]
+__all__ = ["DESCRIPTION", "SCHEMA", "Answer", "AnswerFolder", "read_folders", "shard_name"]
 
 DESCRIPTION, SCHEMA = "answers.json", "dflash-hf/answers/1"
 
@@ -113,6 +113,25 @@ class AnswerFolder:
                     if line.endswith(b"\n"):
                         where = f"{path}, line {number}"
                         yield where, _answer(line, where)
+
+
+def read_folders(paths: Sequence[str | Path]) -> tuple[list[Answer], int]:
+    """The answers of several folders, and how many of them were left out because they are there already.
+
+    Folders may use the same ids for other answers: those of the n-th folder then get ``@n`` behind their id.
+    """
+    found: dict[str, Answer] = {}
+    twice = 0
+    for number, path in enumerate(paths, start=1):
+        for answer in AnswerFolder(path).read():
+            earlier = found.get(answer.id)
+            if earlier is None:
+                found[answer.id] = answer
+            elif (earlier.prompt_ids, earlier.answer_ids) == (answer.prompt_ids, answer.answer_ids):
+                twice += 1
+            else:
+                found[f"{answer.id}@{number}"] = replace(answer, id=f"{answer.id}@{number}")
+    return list(found.values()), twice
 
 
 def shard_name(number: int, count: int) -> str:

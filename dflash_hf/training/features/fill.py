@@ -17,6 +17,7 @@ from dflash_hf.training.documents import Document
 from dflash_hf.training.features.cache import CacheDescription, FeatureCache, document_key
 from dflash_hf.training.features.features import OnTheFly, length_batches
 from dflash_hf.training.features.writer import SHARD_BYTES, FeatureWriter, free_bytes
+from dflash_hf.training.figures import size
 
 __all__ = ["FillReport", "cache_description", "documents_to_make", "fill"]
 
@@ -34,8 +35,7 @@ class FillReport:
     def lines(self) -> list[str]:
         """For people."""
         lines = [
-            f"{self.held:,} of {self.documents:,} documents are in the cache ({self.made:,} new), "
-            f"{self.bytes / 1e9:.2f} GB"
+            f"{self.held:,} of {self.documents:,} documents are in the cache ({self.made:,} new), {size(self.bytes)}"
         ]
         if self.left_out:
             lines.append(f"{self.left_out:,} are beyond the bound and will be computed on the fly")
@@ -151,6 +151,6 @@ def _refuse_full_disk(documents: list[Document], description: CacheDescription, 
     )
     if need > free:
         raise TrainingError(
-            f"the features of {len(documents):,} documents take {need / 1e9:.2f} GB, {folder} has {free / 1e9:.2f} GB "
+            f"the features of {len(documents):,} documents take {size(need)}, {folder} has {size(free)} "
             "free; give a lower bound or another folder. Nothing was computed"
         )

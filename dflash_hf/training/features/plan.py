@@ -19,6 +19,7 @@ from dflash_hf.training.documents import Document
 from dflash_hf.training.features.cache import CacheDescription, FeatureCache, document_key
 from dflash_hf.training.features.features import OnTheFly, length_batches
 from dflash_hf.training.features.fill import documents_to_make
+from dflash_hf.training.figures import size, spell
 
 __all__ = ["FeatureMode", "FeaturePlan", "measured_speed", "plan"]
 
@@ -54,12 +55,12 @@ class FeaturePlan:
         return [
             f"features of {self.documents:,} documents, {self.tokens:,} tokens, layers {layers}; the target reads "
             f"{self.tokens_per_second:,.0f} tokens/s",
-            f"on the fly: {_spell(self.online_seconds / self.epochs)} of the target an epoch, "
-            f"{_spell(self.online_seconds)} in {self.epochs} epoch{plural}, no disk",
-            f"cached: {_spell(self.cached_seconds)} of the target in {self.epochs} epoch{plural}; "
-            f"{self.held:,} documents are held ({_size(self.disk_bytes)}), {_size(self.missing_bytes)} to come, "
-            f"{self.left_out:,} documents stay on the fly; all take {_size(self.whole_bytes)}, "
-            f"the bound is {_size(self.limit_bytes)}, {_size(self.free_bytes)} are free",
+            f"on the fly: {spell(self.online_seconds / self.epochs)} of the target an epoch, "
+            f"{spell(self.online_seconds)} in {self.epochs} epoch{plural}, no disk",
+            f"cached: {spell(self.cached_seconds)} of the target in {self.epochs} epoch{plural}; "
+            f"{self.held:,} documents are held ({size(self.disk_bytes)}), {size(self.missing_bytes)} to come, "
+            f"{self.left_out:,} documents stay on the fly; all take {size(self.whole_bytes)}, "
+            f"the bound is {size(self.limit_bytes)}, {size(self.free_bytes)} are free",
             f"chosen: {'cached' if self.mode == 'cached' else 'on the fly'}, {self.reason}",
         ]
 
@@ -176,28 +177,14 @@ def _choose(
     if mode == "cached":
         if missing > free:
             raise TrainingError(
-                f"a cache within the bound of {_size(limit)} takes {_size(missing)} more, {_size(free)} are free; give "
+                f"a cache within the bound of {size(limit)} takes {size(missing)} more, {size(free)} are free; give "
                 "a lower bound, another folder, or compute the features on the fly"
             )
         return "cached", "as asked"
     if left_out:
-        return "online", f"all documents do not fit the bound of {_size(limit)}"
+        return "online", f"all documents do not fit the bound of {size(limit)}"
     if missing > free:
-        return "online", f"there is no disk for another {_size(missing)}"
+        return "online", f"there is no disk for another {size(missing)}"
     if cached >= online:
         return "online", "a cache saves no time: each document is read once"
-    return "cached", f"which saves {_spell(online - cached)}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
-
-
-def _spell(seconds: float) -> str:
-    """
-    >>> _spell(12.34), _spell(300), _spell(7500)
-    ('12 s', '5 min', '2.1 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return "cached", f"which saves {spell(online - cached)}"
