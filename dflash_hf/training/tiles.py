@@ -18,7 +18,7 @@ from dflash_hf.training.heads import HeadRows
 __all__ = ["DIFFERENTIABLE", "NAMES", "LogProbabilities", "tile_statistics"]
 
 DIFFERENTIABLE = ("ce", "kl", "overlap")
-NAMES = (*DIFFERENTIABLE, "label_probability", "hit")
+NAMES = (*DIFFERENTIABLE, "label_probability")
 
 
 class LogProbabilities:
@@ -33,19 +33,14 @@ class LogProbabilities:
         chunks: list[slice],
         sums: torch.dtype,
         labels: Tensor | None = None,  # [r]
-        find_best: bool = False,
     ) -> None:
         self.chunks, self.multiplier = chunks, scale.multiplier
         self._states, self._weight, self._head, self._scale, self._sums = states, weight, head, scale, sums
         self._kept: tuple[Tensor, Tensor | None] | None = None
         self.normaliser = states.new_full((len(states),), -torch.inf, dtype=sums)
         self.of_label = torch.zeros_like(self.normaliser)  # the label's logit
-        self._best = self.normaliser.clone()
-        self.best_row = torch.full((len(states),), -1, device=states.device)
         for part in chunks:
             logits, bend = self._logits(part)
-            if find_best:
-                self._update_best(logits, part)
             if head.raised is not None:
                 logits += head.raised[part]
             if labels is not None:
@@ -80,12 +75,6 @@ class LogProbabilities:
         bent = logits.div_(self._scale.softcap).tanh_()
         return bent * self._scale.softcap, bent.square_().neg_().add_(1)
 
-    def _update_best(self, logits: Tensor, part: slice) -> None:
-        value, place = logits.max(dim=-1)
-        better = value > self._best
-        self._best = torch.where(better, value, self._best)
-        self.best_row = torch.where(better, place + part.start, self.best_row)
-
 
 def tile_statistics(
     mine: LogProbabilities,  # the drafter's, of r rows
@@ -98,7 +87,6 @@ def tile_statistics(
     """The numbers [r] named in ``wanted``, and gradients [r, D] of the differentiable ones."""
     log_label = mine.of_label - mine.normaliser
     values = {"ce": -log_label, "label_probability": log_label.exp()}
-    values["hit"] = (mine.best_row == labels).to(log_label.dtype)
     sums = _Sums(mine, labels, [name for name in DIFFERENTIABLE if name in wanted] if with_gradients else [])
     if theirs is None and not sums.names:
         return values, {}

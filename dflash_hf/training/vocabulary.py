@@ -57,7 +57,6 @@ class Statistics:
     kl: Tensor | None = None
     overlap: Tensor | None = None
     label_probability: Tensor | None = None
-    hit: Tensor | None = None  # 1 where the label is the argmax, ``raised`` left out, else 0
 
 
 def tiles_for(vocabulary: int, device: torch.device) -> Tiles:
@@ -80,7 +79,7 @@ def linear_statistics(
     """The statistics named in ``wanted`` of ``hidden`` through the head.
 
     Args:
-        wanted: of "ce", "kl", "overlap", "label_probability", "hit".
+        wanted: of "ce", "kl", "overlap", "label_probability".
         scale: what decoding does to the drafter's logits.
         teacher: needed for "kl" and "overlap".
         tiles: None takes :func:`tiles_for`.
@@ -149,7 +148,7 @@ def _tile(
     width, step = len(weight), job.tiles.vocabulary
     chunks = [slice(start, min(start + step, width)) for start in range(0, width, step)]
     labels = job.labels[part]
-    mine = LogProbabilities(hidden, weight, job.head, job.scale, chunks, sums, labels, "hit" in job.wanted)
+    mine = LogProbabilities(hidden, weight, job.head, job.scale, chunks, sums, labels)
     theirs = shared = None
     if job.teacher is not None and job.wanted & {"kl", "overlap"}:
         rows, shared = torch.unique(job.teacher.rows[part], return_inverse=True)

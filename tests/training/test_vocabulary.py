@@ -15,7 +15,7 @@ from dflash_hf.training.heads import HeadRows
 from dflash_hf.training.vocabulary import Teacher, Tiles, linear_statistics, tiles_for
 
 ROWS, WIDTH, HEAD = 7, 5, 23
-EVERYTHING = ("ce", "kl", "overlap", "label_probability", "hit")
+EVERYTHING = ("ce", "kl", "overlap", "label_probability")
 # Tiles that hold everything, and ones that divide neither the rows nor the head.
 TILES = (Tiles(ROWS, HEAD), Tiles(3, HEAD), Tiles(4, 6), Tiles(1, 1), Tiles(50, 50))
 PLAIN = (Scale(), Scale())
@@ -35,14 +35,14 @@ def problem(bias: bool = True, raised: bool = True) -> tuple[Tensor, HeadRows, T
     return hidden, head, labels, Teacher(random(4, WIDTH), torch.tensor([3, 0, 0, 1, 3, 2, 1]))
 
 
-def logits_of(states: Tensor, head: HeadRows, scale: Scale, raise_them: bool = True) -> Tensor:
+def logits_of(states: Tensor, head: HeadRows, scale: Scale) -> Tensor:
     logits = states @ head.weight.T
     if head.bias is not None:
         logits = logits + head.bias
     logits = logits * scale.multiplier
     if scale.softcap is not None:
         logits = scale.softcap * torch.tanh(logits / scale.softcap)
-    return logits + head.raised if raise_them and head.raised is not None else logits
+    return logits if head.raised is None else logits + head.raised
 
 
 def plain(hidden: Tensor, head: HeadRows, labels: Tensor, scale: Scale, teacher: Teacher) -> dict[str, Tensor]:
@@ -53,7 +53,6 @@ def plain(hidden: Tensor, head: HeadRows, labels: Tensor, scale: Scale, teacher:
         "kl": functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(dim=-1),
         "overlap": torch.minimum(log_q.exp(), log_p.exp()).sum(dim=-1),
         "label_probability": log_q.exp()[torch.arange(len(labels)), labels],
-        "hit": (logits_of(hidden, head, scale, raise_them=False).argmax(dim=-1) == labels).to(log_q),
     }
 
 
