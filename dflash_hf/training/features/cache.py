@@ -112,7 +112,7 @@ class CacheDescription:
             raise TrainingError(
                 f"{folder} holds features of layers {_listed(self.layer_ids)}; layers {_listed(sorted(wanted))} are "
                 f"asked for{' (the last for the final state)' if final else ''}, {_listed(missing)} are missing. "
-                "Fill another folder with them"
+                "Take layers that it has, or fill another folder"
             )
 
     def document_bytes(self, document_id: str, tokens: int) -> int:
