@@ -22,6 +22,9 @@ from tests.tiny import tiny_target
 from tests.training.world import World
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:the mask token")  # random answers may hold it
+
+
 @pytest.fixture(scope="module")
 def world():
     return World(answers=12, new_tokens=12)
