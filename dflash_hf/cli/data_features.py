@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.numbers import layer_numbers, shard_numbers
 from dflash_hf.cli.stopping import stoppable
 from dflash_hf.cli.target import load_target
 from dflash_hf.errors import TrainingError
@@ -43,7 +44,9 @@ def features(
         float, typer.Option(min=0.0, help="Most gigabytes of the cache; the rest is computed on the fly.")
     ] = 20.0,
     max_length: Annotated[int, typer.Option(min=4, help="As in the recipe: longer documents are cut.")] = 2048,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Which of how many processes this is, from 0.")] = "0/1",
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Which of how many processes this is, from 0. Default: RANK.")
+    ] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a forward, padding included.")] = 8192,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it costs and stop.")] = False,
     *,
@@ -54,9 +57,7 @@ def features(
 
     The same command goes on where a killed run was. What the cache costs is said before work starts.
     """
-    layer_ids, part = _numbers("--layers", layers, ","), _numbers("--shard", shard, "/")
-    if len(part) != 2 or not 0 <= part[0] < part[1]:
-        raise typer.BadParameter(f"--shard is I/N with I from 0 to N - 1, not {shard!r}")
+    layer_ids, part = layer_numbers("--layers", layers), shard_numbers(shard)
     from dflash_hf.training.features.fill import fill
 
     documents = _documents(answers, max_length)
@@ -77,7 +78,7 @@ def features(
             layer_ids,
             final=final,
             limit_bytes=limit,
-            shard=(part[0], part[1]),
+            shard=part,
             batch_tokens=batch_tokens,
             progress=_progress(),
         )
@@ -85,13 +86,6 @@ def features(
         emit_json("features", {"folder": str(place), "plan": asdict(planned), **asdict(report)})
     else:
         typer.echo("\n".join(f"{place}: {line}" for line in report.lines()))
-
-
-def _numbers(option: str, text: str, separator: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(separator)]
-    except ValueError:
-        raise typer.BadParameter(f"{option} takes numbers with {separator!r} between them, got {text!r}") from None
 
 
 def _documents(answers: list[Path], max_length: int) -> list[Document]:

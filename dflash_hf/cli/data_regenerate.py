@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_hf.cli.command import TargetOptions, command, emit_json, note
+from dflash_hf.cli.numbers import layer_numbers, shard_numbers
 from dflash_hf.cli.stopping import stoppable
 from dflash_hf.cli.target import load_target, load_tokenizer
-from dflash_hf.errors import OptionsError
 from dflash_hf.training.figures import spell
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def regenerate(
     Broken off at any moment, the same command goes on where it was. Several processes share the work: --shard 0/2 and
     --shard 1/2 on one folder, or one command under torchrun.
     """
-    part, tapped = _shard(shard), _layers(features)
+    part, tapped = shard_numbers(shard), layer_numbers("--features", features) if features else []
     from dflash_hf.training.answers.jobs import AnswerSettings
     from dflash_hf.training.answers.regenerate import regenerate as answer_prompts
     from dflash_hf.training.prompts.prompts import read_prompts
@@ -106,25 +105,6 @@ def regenerate(
             progress=progress,
         )
     _show(folder, report, as_json)
-
-
-def _shard(text: str | None) -> tuple[int, int]:
-    """This process's number and how many there are: as given, else as torchrun says, else the only one."""
-    given = text or f"{os.environ.get('RANK', 0)}/{os.environ.get('WORLD_SIZE', 1)}"
-    try:
-        number, count = map(int, given.split("/"))
-    except ValueError:
-        number, count = 0, 0
-    if not 0 <= number < count:
-        raise OptionsError(f"--shard is I/N with I from 0 to N - 1, not {given!r}")
-    return number, count
-
-
-def _layers(text: str | None) -> list[int]:
-    try:
-        return [int(layer) for layer in (text or "").split(",") if layer]
-    except ValueError:
-        raise OptionsError(f"--features takes layer numbers with commas, got {text!r}") from None
 
 
 def _writer(

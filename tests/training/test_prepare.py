@@ -21,7 +21,6 @@ from dflash_hf.training.run import Trainer
 from tests.tiny import tiny_target
 from tests.training.world import World
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:the mask token")  # random answers may hold it
 
 

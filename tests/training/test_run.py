@@ -57,7 +57,7 @@ def test_training_lowers_the_loss(world, tmp_path, changes):
     assert seen[-1].tokens == trainer.tokens > 0 and seen[-1].seconds_left == 0
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9; make test has 2.13")
 def test_training_with_muon_lowers_the_loss(world, tmp_path):
     world.trainer(tmp_path, steps=24, optimizer="muon", muon_learning_rate=0.02).train()
     curve = losses(tmp_path)
