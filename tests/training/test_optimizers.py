@@ -12,9 +12,7 @@ from dflash_hf.training.recipe import Recipe
 from dflash_hf.training.schedule import rate_factor, total_steps
 
 BASE = {"answers": ["a"], "output": "o", "steps": 3}
-needs_muon = pytest.mark.skipif(
-    not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9; make test has 2.13"
-)
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9; make test has 2.13")
 
 
 def layer():
