@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_hf.cli.answers import Sampling
+from dflash_hf.bench.answers import Sampling
+from dflash_hf.bench.pair import Pair
 from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, note
-from dflash_hf.cli.pair import Pair, load
+from dflash_hf.cli.pair import load
 
 if TYPE_CHECKING:
     from dflash_hf.bench.lanes import Lane

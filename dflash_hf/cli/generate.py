@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dflash_hf.cli.answers import Answer, Comparison, Sampling, compare, drafted, plain
+from dflash_hf.bench.answers import Answer, Comparison, Sampling, compare, drafted, plain
+from dflash_hf.bench.pair import Pair
 from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json
 from dflash_hf.cli.live import LiveAnswer, spans_of
 from dflash_hf.cli.marks import Marks, marks_for
-from dflash_hf.cli.pair import Pair, load
+from dflash_hf.cli.pair import load
 
 __all__ = ["register"]
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dflash_hf.bench.pair import pick_dtype
 from dflash_hf.cli.command import TargetOptions, note
-from dflash_hf.cli.pair import pick_dtype, refuse_unknown_dtype
+from dflash_hf.cli.pair import refuse_unknown_dtype
 from dflash_hf.cli.quiet import quiet_transformers
 from dflash_hf.errors import HubError
 

@@ -123,8 +123,8 @@ def test_verify_passes_a_right_pair(run, files) -> None:
 
 
 def test_verify_fails_a_planted_token_with_exit_code_3(run, files, monkeypatch) -> None:
+    from dflash_hf.bench.answers import Answer
     from dflash_hf.cli import verify as module
-    from dflash_hf.cli.answers import Answer
 
     honest = module.drafted
 
@@ -139,8 +139,8 @@ def test_verify_fails_a_planted_token_with_exit_code_3(run, files, monkeypatch) 
 
 
 def test_verify_fails_a_text_that_ends_too_soon(run, files, monkeypatch) -> None:
+    from dflash_hf.bench.answers import Answer
     from dflash_hf.cli import verify as module
-    from dflash_hf.cli.answers import Answer
 
     honest = module.drafted
 

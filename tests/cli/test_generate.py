@@ -80,8 +80,8 @@ def test_generate_sampled_text_depends_on_the_seed_alone(run, files) -> None:
 
 
 def test_generate_reports_a_text_that_is_not_the_plain_one(run, files, monkeypatch) -> None:
+    from dflash_hf.bench.answers import Answer
     from dflash_hf.cli import generate as module
-    from dflash_hf.cli.answers import Answer
 
     honest = module._stream
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from dflash_hf.cli.pair import Pair
+from dflash_hf.bench.pair import Pair
 
 if TYPE_CHECKING:
     from torch import Tensor

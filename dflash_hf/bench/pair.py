@@ -1,0 +1,121 @@
+"""A pair as commands and the demo use it: loaded, checked, attached, with names for people.
+
+This module imports torch and transformers only when a pair is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dflash_hf.errors import HubError, OptionsError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from dflash_hf.drafter.model import DFlashDrafter
+
+__all__ = ["DTYPES", "Pair", "PairSource", "pick_dtype"]
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Loaded models. ``names`` ("target", "drafter") are for people: never a path in the cache."""
+
+    model: PreTrainedModel
+    drafter: DFlashDrafter
+    tokenizer: PreTrainedTokenizerBase
+    names: dict[str, str]
+
+    def describe(self) -> str:
+        """Target, drafter, dtype and device in one line."""
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return f"{self.names['target']} with {self.names['drafter']}; {dtype} on {self.model.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class PairSource:
+    """Where a pair comes from and how it is loaded; without a target it is the embedded pair.
+
+    Raises:
+        OptionsError: an unknown dtype, or a target without a drafter.
+    """
+
+    target: str | None = None  # folder or Hub id
+    drafter: str | None = None
+    revision: str | None = None  # of the drafter on the Hub
+    dtype: str = "auto"  # one of DTYPES; "auto" is the stored one on an accelerator, float32 on a CPU
+    device_map: str | None = None  # None: the accelerator, where there is one
+    attn_implementation: str | None = None
+    local_files_only: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise OptionsError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.target is not None and self.drafter is None:
+            raise OptionsError("a target needs a drafter: the embedded drafter only drafts for the embedded target")
+
+    def load(self, say: Callable[[str], None] = lambda text: None) -> Pair:
+        """Load, check and attach the pair.
+
+        Args:
+            say: told what takes long, before it starts.
+
+        Raises:
+            DFlashError: a model cannot be had, or the two do not fit.
+        """
+        from dflash_hf.pretrained.smollm2 import (
+            embedded_drafter_folder,
+            embedded_target_folder,
+            embedded_target_is_ready,
+            embedded_target_name,
+        )
+
+        drafter = self.drafter or embedded_drafter_folder()
+        names = {"target": self.target or embedded_target_name(), "drafter": self.drafter or "the embedded drafter"}
+        if self.target is None and not embedded_target_is_ready():
+            say(f"dequantising {names['target']}; this happens once and takes about half a minute")
+        target = self.target or embedded_target_folder()
+        say(f"loading {names['target']} with {names['drafter']}")
+        return Pair(*self._load(str(target), str(drafter)), names)
+
+    def _load(self, target: str, drafter: str) -> tuple[PreTrainedModel, DFlashDrafter, PreTrainedTokenizerBase]:
+        from transformers import AutoTokenizer
+
+        from dflash_hf.generation.pair import load_pair
+
+        device = self.device_map or _accelerator()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=self.local_files_only)
+            model, loaded = load_pair(
+                target,
+                drafter,
+                revision=self.revision,
+                dtype=pick_dtype(self.dtype, device not in (None, "cpu")),
+                device_map=device,
+                attn_implementation=self.attn_implementation,
+                local_files_only=self.local_files_only,
+            )
+        except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
+            raise HubError(f"cannot load the target {target}: {str(error).strip().splitlines()[0]}") from error
+        return model, loaded, tokenizer
+
+
+def pick_dtype(name: str, accelerated: bool) -> Any:
+    """What ``from_pretrained`` gets as ``dtype``: ``"auto"`` is the stored one on an accelerator, float32 on a CPU."""
+    import torch
+
+    if name == "auto":
+        return "auto" if accelerated else torch.float32
+    return getattr(torch, name)
+
+
+def _accelerator() -> str | None:
+    import torch
+
+    device: torch.device | None = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if device is None else device.type
