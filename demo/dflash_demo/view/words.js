@@ -64,6 +64,7 @@ function clipped(text, most) {
 
 function verdictText(verdict) {
   let text = verdict.text || "";
+  if (verdict.kind === "near_tie" && !text.includes("tie")) text += ", a near tie";
   if (verdict.kind !== "identical" && verdict.token !== null && verdict.token !== undefined && !/\d/.test(text)) {
     text += " at token " + verdict.token;
   }
