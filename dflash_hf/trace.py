@@ -112,6 +112,7 @@ class Trace:
             raise TraceError(f"the trace is damaged: it has no field {', '.join(unknown)}; known: {_names(cls)}")
         try:
             trace = cls._of_fields(body)
+            _refuse_impossible(trace)
             trace.metrics()
         except (KeyError, TypeError, AttributeError) as error:
             raise TraceError(f"the trace is damaged: {error}; known fields: {_names(cls)}") from error
@@ -129,6 +130,17 @@ class Trace:
         except (OSError, ValueError) as error:
             raise TraceError(f"cannot read a trace from {path}: {error}") from error
         return cls.from_dict(data)
+
+
+def _refuse_impossible(trace: Trace) -> None:
+    for number, record in enumerate(trace.rounds, start=1):
+        if not 0 <= record.accepted <= len(record.drafted):
+            raise TraceError(
+                f"the trace is damaged: round {number} has {len(record.drafted)} drafted tokens, {record.accepted} of "
+                "them accepted"
+            )
+    for row in trace.rows:
+        _refuse_impossible(row)
 
 
 def _names(cls: type) -> str:

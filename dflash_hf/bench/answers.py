@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_hf.bench.judge import Verdict
+    from dflash_hf.options import DFlashOptions
     from dflash_hf.trace import Trace
 
 __all__ = ["Answer", "Comparison", "Sampling", "compare", "drafted", "plain"]
@@ -70,13 +71,19 @@ class Comparison:
         return self.identical or bool(self.near_tie)
 
     @property
+    def gap(self) -> float | None:
+        """How far below the plain model's best logit the judged token lies; None where nothing was judged."""
+        place = self._judged
+        return None if self.verdict is None or place is None else self.verdict.gaps[place]
+
+    @property
     def line(self) -> str:
         if self.verdict is None or self.first_difference is None:
             return "identical: yes"
         start = f"identical: no, from token {self.first_difference} on; "
         if self.verdict.ok and not self.near_tie:
             return start + "one text ends where the other goes on, which is NOT a near tie"
-        place = self.verdict.failures[0] if self.verdict.failures else self.verdict.first_difference
+        place = self._judged
         if place is None:
             return start + "a near tie (replayed in one pass, the plain model says the drafted text)"
         kind = "a near tie" if self.near_tie else "NOT a near tie"
@@ -85,25 +92,35 @@ class Comparison:
             start + f"{kind} (gap {gap:.3g} at token {place}: {steps:.1f} steps of {self.verdict.dtype}, the line is 2)"
         )
 
+    @property
+    def _judged(self) -> int | None:
+        """The token that decides: the first failure, else the first that is not the replayed argmax."""
+        if self.verdict is None:
+            return None
+        return self.verdict.failures[0] if self.verdict.failures else self.verdict.first_difference
 
-def drafted(pair: Pair, inputs: Any, sampling: Sampling, *, streamer: Any = None, on_round: Any = None) -> Answer:
+
+def drafted(
+    pair: Pair, inputs: Any, sampling: Sampling, *, streamer: Any = None, options: DFlashOptions | None = None
+) -> Answer:
     """The prompt through ``generate(assistant=drafter)``."""
     from dflash_hf import DFlashOptions, last_trace
 
     def run() -> Tensor:
-        options = DFlashOptions(on_round=on_round)
-        extra = {} if streamer is None else {"streamer": streamer}
         model: Any = pair.model
-        return model.generate(**inputs, assistant=pair.drafter, dflash=options, **extra, **sampling.arguments())
+        drafting = options or DFlashOptions()
+        return model.generate(
+            **inputs, assistant=pair.drafter, dflash=drafting, **_streaming(streamer), **sampling.arguments()
+        )
 
     answer = _timed(run, inputs, sampling)
     return Answer(answer.tokens, answer.seconds, last_trace())
 
 
-def plain(pair: Pair, inputs: Any, sampling: Sampling) -> Answer:
+def plain(pair: Pair, inputs: Any, sampling: Sampling, *, streamer: Any = None) -> Answer:
     """The prompt through the model's own ``generate``."""
     stock = type(pair.model).generate
-    return _timed(lambda: stock(pair.model, **inputs, **sampling.arguments()), inputs, sampling)
+    return _timed(lambda: stock(pair.model, **inputs, **_streaming(streamer), **sampling.arguments()), inputs, sampling)
 
 
 def compare(pair: Pair, inputs: Any, drafted_tokens: list[int], plain_tokens: list[int]) -> Comparison:
@@ -115,6 +132,10 @@ def compare(pair: Pair, inputs: Any, drafted_tokens: list[int], plain_tokens: li
         return Comparison(None)
     verdict = judge(pair.model, inputs["input_ids"], drafted_tokens)
     return Comparison(place, verdict, parts_at_near_tie(plain_tokens, drafted_tokens, verdict))
+
+
+def _streaming(streamer: Any) -> dict[str, Any]:
+    return {} if streamer is None else {"streamer": streamer}
 
 
 def _timed(run: Callable[[], Tensor], inputs: Any, sampling: Sampling) -> Answer:

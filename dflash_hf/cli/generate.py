@@ -15,6 +15,7 @@ from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json
 from dflash_hf.cli.live import LiveAnswer, spans_of
 from dflash_hf.cli.marks import Marks, marks_for
 from dflash_hf.cli.pair import load
+from dflash_hf.options import DFlashOptions
 
 __all__ = ["register"]
 
@@ -103,7 +104,8 @@ def _stream(pair: Pair, inputs: Any, sampling: Sampling, *, quiet: bool) -> tupl
 
     marks = Marks(styled=False) if quiet else marks_for(sys.stdout)
     live = LiveAnswer(_decode(pair), marks, write)
-    return drafted(pair, inputs, sampling, streamer=live, on_round=live.on_round), live
+    options = DFlashOptions(on_round=live.on_round)
+    return drafted(pair, inputs, sampling, streamer=live, options=options), live
 
 
 def _decode(pair: Pair) -> Any:

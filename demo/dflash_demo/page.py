@@ -1,0 +1,171 @@
+"""The page: its parts, and what each button does. Gradio is imported here and in ``view``, nowhere else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from dflash_demo.api import answering
+from dflash_demo.examples import EXAMPLES
+from dflash_demo.pairs import Pairs
+from dflash_demo.runs import Run
+from dflash_demo.saved import read_run, saved_run
+from dflash_demo.settings import THINKING, Limits, Request
+from dflash_demo.view.component import RunView
+from dflash_demo.visitors import Visitors
+from dflash_hf import DFlashError, TraceError, __version__
+from dflash_hf.bench.pair import DTYPES, PairSource
+
+__all__ = ["build"]
+
+_QUEUE = {"concurrency_limit": 1, "concurrency_id": "pair"}  # one worker: the pair answers one visitor at a time
+_WAITING_RUNS = 16
+_log = logging.getLogger(__name__)
+
+
+def build(source: PairSource, limits: Limits = Limits(), *, preload: bool = True) -> gr.Blocks:  # noqa: B008 - frozen
+    """The page over one pair; it loads in the background while the page is already there.
+
+    Args:
+        source: which pair.
+        limits: of each run.
+        preload: begin to load at once; otherwise the first run loads.
+    """
+    pairs, visitors = Pairs(source), Visitors()
+    with gr.Blocks(title="DFlash at work", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
+        gr.Markdown(
+            "# DFlash at work\nA small drafter proposes a whole block of tokens at once; the model checks them all in "
+            "one pass and keeps those it would have said itself. Same text, fewer passes.",
+            elem_id="title",
+        )
+        with gr.Row(elem_id="ask"):
+            prompt = gr.Textbox(label="Prompt", value=EXAMPLES[0].prompt, lines=2, max_lines=12, scale=5,
+                                max_length=limits.prompt_characters, elem_id="prompt")  # fmt: skip
+            with gr.Column(scale=1, min_width=140):
+                generate = gr.Button("Generate", variant="primary", elem_id="generate")
+                stop = gr.Button("Stop", elem_id="stop")
+        settings = _settings(limits)
+        view = RunView(value=json.dumps(recorded_run()), elem_id="run")
+        with gr.Row(elem_id="files"):
+            download = gr.DownloadButton("Download this run", interactive=False, size="sm", elem_id="download")
+            upload = gr.UploadButton("Load a run or trace", file_types=[".json"], size="sm", elem_id="upload")
+        gr.Examples([[example.prompt] for example in EXAMPLES], inputs=[prompt], label="Try",
+                    example_labels=[example.label for example in EXAMPLES])  # fmt: skip
+        _wire(pairs, visitors, limits, [prompt, *settings], generate, stop, view, download, upload)
+        page.unload(lambda request: visitors.stop(_visitor(request)))
+        gr.api(answering(pairs, limits), api_name="generate", **_QUEUE)
+    page.queue(max_size=_WAITING_RUNS, default_concurrency_limit=8)
+    if preload:
+        pairs.preload(lambda error: _log.warning("the pair cannot be loaded: %s", error))
+    return page
+
+
+def recorded_run() -> dict[str, Any]:
+    """What the page shows before anything was asked: a run that was really made, as a visitor would load it."""
+    with resources.as_file(resources.files("dflash_demo") / "recorded.json") as path:
+        return read_run(path, None)
+
+
+def _settings(limits: Limits) -> list[Any]:
+    with gr.Accordion("Settings", open=False, elem_id="settings"):
+        with gr.Row():
+            tokens = gr.Slider(1, limits.new_tokens, value=min(192, limits.new_tokens), step=1, label="Maximum tokens")
+            temperature = gr.Slider(0, 2, value=0, step=0.05, label="Temperature", info="0: always the likeliest token")
+            top_p = gr.Slider(0.05, 1, value=1, step=0.05, label="Top-p")
+        with gr.Row():
+            cap = gr.Number(None, label="Draft cap", info="a round; empty: the whole block", precision=0, minimum=0)
+            seed = gr.Number(0, label="Seed", precision=0, minimum=0)
+            dtype = gr.Dropdown(list(DTYPES), value="auto", label="dtype", info="another one loads the pair anew")
+            thinking = gr.Dropdown(list(THINKING), value=next(iter(THINKING)), label="Thinking")
+        with gr.Row():
+            plain = gr.Checkbox(True, label="Run plain too", info="the same prompt without the drafter, to compare")
+            probabilities = gr.Checkbox(
+                True, label="Record probabilities", info="the target's p and the drafter's q; costs a little time"
+            )
+    return [tokens, temperature, top_p, seed, cap, dtype, plain, thinking, probabilities]
+
+
+def _wire(
+    pairs: Pairs, visitors: Visitors, limits: Limits, asked: list[Any], generate: Any, stop: Any, view: Any,
+    download: Any, upload: Any,
+) -> None:  # fmt: skip
+    def begin(*values: Any, request: gr.Request) -> tuple[str, Any]:
+        run = Run(pairs, _request(values), limits)
+        before = visitors.begin(_visitor(request), run)
+        if before:
+            run.story.say("info", f"{before} {'run is' if before == 1 else 'runs are'} before yours.")
+        elif pairs.loaded is None:
+            run.story.say("info", "The pair is being loaded ...")
+        return json.dumps(run.story.message()), gr.update(value=None, interactive=False)
+
+    def follow(request: gr.Request) -> Iterator[tuple[str, Any]]:
+        visitor = _visitor(request)
+        run = visitors.current(visitor)
+        if run is None:
+            return
+        try:
+            for message in run.messages():
+                yield json.dumps(message), gr.skip()
+            yield gr.skip(), _offered(run)
+        finally:
+            run.stop()
+            visitors.end(visitor, run)
+
+    def halt(request: gr.Request) -> None:
+        visitors.stop(_visitor(request))
+
+    def load(path: str, request: gr.Request) -> tuple[str, Any]:
+        visitors.stop(_visitor(request))
+        try:
+            message = read_run(path, pairs.loaded)
+        except DFlashError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        return json.dumps(message), gr.update(value=None, interactive=False)
+
+    quietly = {"show_progress": "hidden", "api_visibility": "private"}
+    for start in (generate.click, asked[0].submit):
+        begun = start(begin, asked, [view, download], queue=False, **quietly)
+        begun.then(follow, None, [view, download], **_QUEUE, **quietly)
+    stop.click(halt, None, None, queue=False, **quietly)
+    upload.upload(load, upload, [view, download], queue=False, **quietly)
+
+
+def _request(values: tuple[Any, ...]) -> Request:
+    prompt, tokens, temperature, top_p, seed, cap, dtype, plain, thinking, probabilities = values
+    return Request(
+        prompt=prompt or "",
+        max_new_tokens=tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=0 if seed is None else seed,
+        draft_cap=cap,
+        dtype=dtype,
+        plain=plain,
+        thinking=THINKING[thinking],
+        probabilities=probabilities,
+    )
+
+
+def _visitor(request: gr.Request) -> str:
+    return str(request.session_hash)
+
+
+def _offered(run: Run) -> Any:
+    """The download of a finished run: a file in a folder of its own, which Gradio copies for this visitor."""
+    made = f"{datetime.now(UTC):%Y-%m-%d} with dflash-hf {__version__}"
+    try:
+        body = saved_run(run, made)
+    except TraceError:
+        return gr.update(value=None, interactive=False)
+    with tempfile.TemporaryDirectory(prefix="dflash-demo-") as folder:
+        path = Path(folder) / "dflash-run.json"
+        path.write_text(json.dumps(body, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        return gr.DownloadButton(value=str(path), interactive=True)

@@ -1,0 +1,163 @@
+"""Runs on the tiny pair: what is told, what is measured, how they stop, and what a visitor reads when they fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dflash_demo.pairs import Pairs
+from dflash_demo.runs import Run
+from dflash_demo.settings import Limits, Request
+from dflash_demo.visitors import Visitors
+from dflash_hf.bench.answers import Answer
+from dflash_hf.bench.pair import PairSource
+from dflash_hf.streaming import decoder_of
+
+ASKED = Request("a walk to", max_new_tokens=24)  # ends in the mask token: drafted perfectly (tests.cli.conftest)
+LIMITS = Limits()
+
+
+def told(run: Run) -> list[dict]:
+    return list(run.messages())
+
+
+def test_a_run_tells_the_text_its_rounds_and_the_verdict(pairs: Pairs) -> None:
+    run = Run(pairs, ASKED, LIMITS)
+    last = told(run)[-1]
+    trace = run.outcome.trace
+    assert trace is not None and last["phase"] == "done"
+    text = "".join(token[0] for round_ in last["rounds"] for token in round_["tokens"])
+    assert text == run.outcome.text == decoder_of(pairs.get("auto").tokenizer)(trace.tokens)
+    assert last["count"] == 1 + len(trace.rounds) == len(last["rounds"])
+    assert sum(round_["accepted"] for round_ in last["rounds"]) == trace.metrics()["num_accepted_draft_tokens"] > 0
+    assert last["drafted_run"]["tokens"] == last["plain_run"]["tokens"] == 24
+    assert last["verdict"]["kind"] == "identical"
+    assert last["rounds"][1]["tokens"][0][3] == pytest.approx(trace.rounds[0].target_p[0], abs=1e-4)
+
+
+def test_messages_only_ever_add(pairs: Pairs) -> None:
+    messages = told(Run(pairs, ASKED, LIMITS))
+    final = messages[-1]["rounds"]
+    for message in messages:
+        assert message["rounds"] == final[message["first"] : message["count"]]
+    assert [message["count"] for message in messages] == sorted(message["count"] for message in messages)
+
+
+def test_a_stopped_run_ends_early_and_leaves_the_pair_usable(pairs: Pairs) -> None:
+    run = Run(pairs, replace(ASKED, max_new_tokens=200), LIMITS)
+    for message in run.messages():
+        if message["count"] > 1:
+            run.stop()
+    assert message["phase"] == "stopped"
+    assert 1 < message["count"] < 40
+    assert told(Run(pairs, ASKED, LIMITS))[-1]["verdict"]["kind"] == "identical"
+
+
+def test_a_run_stopped_before_its_turn_never_generates(pairs: Pairs) -> None:
+    run = Run(pairs, ASKED, LIMITS)
+    run.stop()
+    assert told(run)[-1]["phase"] == "stopped"
+    assert run.story.rounds == []
+
+
+def test_the_plain_run_stops_too(pairs: Pairs) -> None:
+    run = Run(pairs, replace(ASKED, max_new_tokens=200), LIMITS)
+    for message in run.messages():
+        if message["phase"] == "plain" and message["plain_run"]["tokens"]:
+            run.stop()
+    assert message["phase"] == "stopped" and message["plain_run"]["tokens"] < 200
+    assert message["drafted_run"]["done"]
+
+
+def test_closing_the_messages_stops_the_run(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(pairs, replace(ASKED, max_new_tokens=200), LIMITS)
+    messages = run.messages()
+    next(messages)
+    messages.close()
+    assert run.story.phase == "stopped"
+
+
+def test_the_time_limit_stops_a_run_and_says_so(pairs: Pairs) -> None:
+    last = told(Run(pairs, ASKED, Limits(seconds=0.0)))[-1]
+    assert last["phase"] == "stopped"
+    assert "this page's limit" in last["notice"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (replace(ASKED, prompt=""), "Type a prompt"),
+        (replace(ASKED, prompt="river " * 60), "tokens; this page takes 16"),
+        (replace(ASKED, thinking=True), "thinking mode cannot be switched"),
+    ],
+)
+def test_a_bad_request_is_explained_on_the_page(pairs: Pairs, request_: Request, said: str) -> None:
+    last = told(Run(pairs, request_, Limits(prompt_tokens=16)))[-1]
+    assert last["phase"] == "failed" and last["notice"]["kind"] == "error"
+    assert said in last["notice"]["text"]
+
+
+def test_a_pair_that_does_not_fit_is_explained_on_the_page(files, source: PairSource) -> None:
+    misfit = Pairs(replace(source, target=str(files.other_target)))
+    last = told(Run(misfit, ASKED, LIMITS))[-1]
+    assert last["phase"] == "failed"
+    assert "32" in last["notice"]["text"] and "64" in last["notice"]["text"]  # both widths
+    assert "Traceback" not in last["notice"]["text"]
+
+
+def test_sampling_is_not_compared_and_repeats_with_its_seed(pairs: Pairs) -> None:
+    asked = replace(ASKED, temperature=2.0, seed=5)
+    first, second = Run(pairs, asked, LIMITS), Run(pairs, asked, LIMITS)
+    assert told(first)[-1]["verdict"]["kind"] == told(second)[-1]["verdict"]["kind"] == "sampled"
+    assert first.outcome.text == second.outcome.text
+
+
+def test_without_plain_nothing_is_compared(pairs: Pairs) -> None:
+    last = told(Run(pairs, replace(ASKED, plain=False, probabilities=False), LIMITS))[-1]
+    assert last["phase"] == "done"
+    assert last["plain_run"] is None and last["verdict"] is None and last["why"] is None
+    assert last["rounds"][1]["tokens"][0][3:] == [None, None]
+
+
+def test_a_cap_of_nothing_is_plain_decoding_in_rounds(pairs: Pairs) -> None:
+    last = told(Run(pairs, replace(ASKED, draft_cap=0), LIMITS))[-1]
+    assert {round_["drafted"] for round_ in last["rounds"]} == {0}
+    assert last["verdict"]["kind"] == "identical"
+
+
+def test_another_text_than_plain_is_said(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_demo.runs as module
+
+    plain = module.plain
+
+    def other(*arguments, **options) -> Answer:
+        answer = plain(*arguments, **options)
+        wrong = [*answer.tokens]
+        wrong[3] = (wrong[3] + 1) % 300
+        return Answer(wrong, answer.seconds)
+
+    monkeypatch.setattr(module, "plain", other)
+    verdict = told(Run(pairs, ASKED, LIMITS))[-1]["verdict"]
+    assert verdict["kind"] in ("differs", "near_tie") and verdict["token"] == 3
+
+
+def test_another_dtype_is_loaded_anew(pairs: Pairs) -> None:
+    last = told(Run(pairs, replace(ASKED, dtype="bfloat16"), LIMITS))[-1]
+    assert last["pair"]["dtype"] == "bfloat16"
+    assert pairs.get("auto").model.dtype == torch.float32
+
+
+def test_a_visitor_has_one_run_and_stops_only_their_own(pairs: Pairs) -> None:
+    visitors, first, second, other = Visitors(), *(Run(pairs, ASKED, LIMITS) for _ in range(3))
+    assert visitors.begin("a", first) == 0
+    assert visitors.begin("b", other) == 1
+    assert visitors.begin("a", second) == 1
+    visitors.stop("a")
+    assert [told(run)[-1]["phase"] for run in (first, second, other)] == ["stopped", "stopped", "done"]
+    visitors.end("a", first)  # an older run's end leaves the newer one
+    assert visitors.current("a") is second
+    visitors.end("a", second)
+    visitors.stop("a")  # nothing to stop
+    assert visitors.current("a") is None

@@ -1,0 +1,118 @@
+"""Runs and traces as files: made here and read back, made elsewhere, and damaged in every way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dflash_demo.pairs import Pairs
+from dflash_demo.runs import Run
+from dflash_demo.saved import read_run, saved_run
+from dflash_demo.settings import Limits, Request
+from dflash_hf import Trace, TraceError
+
+
+@pytest.fixture(scope="module")
+def run(pairs: Pairs) -> Run:
+    run = Run(pairs, Request("a walk to", max_new_tokens=20), Limits())
+    list(run.messages())
+    return run
+
+
+@pytest.fixture
+def body(run: Run) -> dict:
+    return json.loads(json.dumps(saved_run(run, "today")))
+
+
+def written(folder: Path, body: object) -> Path:
+    path = folder / "run.json"
+    path.write_text(body if isinstance(body, str) else json.dumps(body))
+    return path
+
+
+def test_a_saved_run_is_replayed_without_a_pair(run: Run, body: dict, tmp_path: Path) -> None:
+    found, told = read_run(written(tmp_path, body), None), run.story.message(whole=True)
+    for key in ("prompt", "pair", "block", "probabilities", "count", "first", "drafted_run", "plain_run", "verdict"):
+        assert found[key] == told[key], key
+    for mine, live in zip(found["rounds"], told["rounds"], strict=True):
+        assert {**mine, "at": 0, "ms": 0} == {**live, "at": 0, "ms": 0}
+    assert found["run"] != told["run"]
+    assert found["notice"]["text"] == "A recorded run, made today."
+
+
+def test_a_saved_runs_trace_is_a_trace(body: dict, run: Run) -> None:
+    assert Trace.from_dict(body["trace"]) == run.outcome.trace
+
+
+def test_a_bare_trace_is_replayed_with_its_pair(run: Run, pairs: Pairs, tmp_path: Path) -> None:
+    run.outcome.trace.to_json(tmp_path / "trace.json")
+    found = read_run(tmp_path / "trace.json", pairs.get("auto"))
+    told = run.story.message(whole=True)
+    assert [round_["tokens"] for round_ in found["rounds"]] == [round_["tokens"] for round_ in told["rounds"]]
+    assert found["plain_run"] is None and found["phase"] == "done"
+
+
+def test_a_bare_trace_of_another_target_is_refused_by_name(run: Run, pairs: Pairs, tmp_path: Path) -> None:
+    trace = {**run.outcome.trace.to_dict(), "target": "Qwen/Qwen3-8B"}
+    with pytest.raises(TraceError, match="made with Qwen/Qwen3-8B, and this page has"):
+        read_run(written(tmp_path, trace), pairs.get("auto"))
+    with pytest.raises(TraceError, match="not loaded yet"):
+        read_run(written(tmp_path, trace), None)
+
+
+def test_hostile_text_is_kept_as_text(body: dict, tmp_path: Path) -> None:
+    hostile = "<img src=x onerror=alert(1)> ${40+2} {{value}} \\ \u202e\u200b"
+    body["prompt"] = body["texts"][0]["tokens"][0] = hostile
+    found = read_run(written(tmp_path, body), None)
+    assert found["prompt"] == found["rounds"][0]["tokens"][0][0] == hostile
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda body: body.update(schema="else/1"), "schema"),
+        (lambda body: body.pop("texts"), "texts"),
+        (lambda body: body["texts"].pop(), "rounds, texts of"),
+        (lambda body: body["texts"][1]["tokens"].append("x"), "round 1 has texts of other tokens"),
+        (lambda body: body["texts"][0].update(tokens=[7]), "texts.0.tokens.0"),
+        (lambda body: body["trace"]["rounds"][0].update(accepted=99), "99 of them accepted"),
+        (lambda body: body["trace"]["rounds"][0].update(accepted=-1), "-1 of them accepted"),
+        (lambda body: body["trace"]["rounds"][0].update(round_ms="<b>"), "damaged"),
+        (lambda body: body["trace"].update(extra=1), "extra"),
+        (lambda body: body["verdict"].update(kind="lovely"), "verdict.kind"),
+        (lambda body: body["plain_run"].update(tokens=-3), "plain_run.tokens"),
+        (lambda body: body["pair"].update(evil="x"), "pair.evil"),
+    ],
+)
+def test_a_damaged_run_is_refused_with_the_place(body: dict, tmp_path: Path, change, said: str) -> None:
+    change(body)
+    with pytest.raises(TraceError, match=said):
+        read_run(written(tmp_path, body), None)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "[" * 100_000, '"text"', "{}"])
+def test_what_is_no_run_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(TraceError):
+        read_run(written(tmp_path, content), None)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dflash_demo.saved.MAX_BYTES", 10)
+    with pytest.raises(TraceError, match="reads up to 10"):
+        read_run(written(tmp_path, "x" * 11), None)
+
+
+def test_a_run_that_did_not_finish_has_nothing_to_save(pairs: Pairs) -> None:
+    run = Run(pairs, Request(""), Limits())
+    list(run.messages())
+    with pytest.raises(TraceError, match="did not finish"):
+        saved_run(run, "today")
+
+
+def test_the_recorded_run_of_the_page_can_be_read() -> None:
+    from dflash_demo.page import recorded_run
+
+    message = recorded_run()
+    assert message["verdict"]["kind"] == "identical" and message["count"] > 10

@@ -1,0 +1,54 @@
+"""Messages: what is repeated, what is whole, and that a live run and its trace tell the same."""
+
+from __future__ import annotations
+
+from dflash_demo.story import WINDOW, Rounds, Story, rounds_of
+from dflash_hf import RoundRecord, Trace
+
+
+def decode(ids: list[int]) -> str:
+    return bytes(ids).decode(errors="replace")
+
+
+def record(text: bytes, accepted: int, bonus: int | None, **more: object) -> RoundRecord:
+    return RoundRecord(list(text), accepted, bonus, drafter_ms=1, head_ms=2, target_ms=3, round_ms=10, **more)
+
+
+def story() -> Story:
+    return Story("a", "Hello", {"target": "t", "drafter": "d", "dtype": "float32", "device": "cpu"}, 8, True)
+
+
+def test_a_round_has_its_tokens_in_order_with_slots_and_probabilities() -> None:
+    rounds = Rounds(decode)
+    first = rounds.prefill(72, 0.5)
+    found = rounds.add(record(b"iXY", 1, 33, target_p=[0.9, 0.1, None], draft_q=[0.8, 0.6, 0.4]))
+    assert first["tokens"] == [["H", "own", 1, None, None]] and first["at"] == 0.5 and first["n"] == 0
+    assert found["tokens"] == [["i", "draft", 1, 0.9, 0.8], ["!", "own", 2, None, None]]
+    assert found["rejected"] == [["X", 2, 0.1, 0.6], ["Y", 3, None, 0.4]]
+    assert (found["n"], found["drafted"], found["accepted"], found["at"]) == (1, 3, 1, 0.51)
+    assert found["ms"] == [1, 2, 3, 10]
+
+
+def test_a_round_that_ends_on_a_drafted_token_has_no_own_one() -> None:
+    rounds = Rounds(decode)
+    rounds.prefill(72, 0)
+    assert [token[1] for token in rounds.add(record(b"ab", 2, None, cut=True))["tokens"]] == ["draft", "draft"]
+
+
+def test_a_message_repeats_the_last_rounds_and_the_last_one_has_all() -> None:
+    told, rounds = story(), Rounds(decode)
+    told.rounds = [rounds.prefill(72, 0)] + [rounds.add(record(b"a", 1, 98)) for _ in range(WINDOW + 4)]
+    part, whole = told.message(), told.message(whole=True)
+    assert (part["count"], part["first"], len(part["rounds"])) == (WINDOW + 5, 5, WINDOW)
+    assert (whole["first"], len(whole["rounds"])) == (0, WINDOW + 5)
+    assert part["rounds"] == whole["rounds"][5:]
+
+
+def test_a_trace_tells_the_rounds_the_live_run_told() -> None:
+    euro = list("€".encode())
+    records = [record(b"a" + bytes(euro[:2]), 3, euro[2]), record(b"zz", 0, 99)]
+    trace = Trace(first_token=72, prefill_ms=250, rounds=records)
+    live = Rounds(decode)
+    told = [live.prefill(72, 0.25), *(live.add(item) for item in records)]
+    assert rounds_of(trace, decode) == told
+    assert "".join(token[0] for round_ in told for token in round_["tokens"]) == "Ha€c"
