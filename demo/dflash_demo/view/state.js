@@ -1,0 +1,36 @@
+// Messages in, one run's state out. Rounds are kept by number and never change once kept; those behind a gap wait until
+// a later message fills it. Nothing here touches the page.
+
+function emptyRun() {
+  return { run: null, message: null, rounds: [], ahead: new Map() };
+}
+
+// Takes one message. Returns true when it begins another run.
+function takeMessage(state, message) {
+  const fresh = message.run !== state.run;
+  if (fresh) {
+    state.run = message.run;
+    state.rounds = [];
+    state.ahead = new Map();
+  }
+  state.message = message;
+  for (const round of message.rounds || []) {
+    if (round.n >= state.rounds.length) state.ahead.set(round.n, round);
+  }
+  while (state.ahead.has(state.rounds.length)) {
+    const next = state.rounds.length;
+    state.rounds.push(state.ahead.get(next));
+    state.ahead.delete(next);
+  }
+  return fresh;
+}
+
+// A string that is no message (or none at all) reads as the empty page.
+function readMessage(value) {
+  const message = typeof value === "string" && value ? JSON.parse(value) : value;
+  return message && typeof message === "object" ? message : { run: null, rounds: [] };
+}
+
+function isOver(message) {
+  return ["done", "stopped", "failed"].includes(message.phase);
+}

@@ -1,0 +1,66 @@
+// What the two views share: rounds are appended once, in order, and hidden or shown by number. A view is told how to
+// draw a round (`draw(round) -> element`) and how to add its rejected drafts (`reject(element, round)`).
+
+const ROUNDS_A_FRAME = 120;
+
+function makeView(box, list, draw, reject) {
+  const view = { box, list, elements: [], rejected: false, shown: -1, filled: new Set(), atEnd: true };
+
+  view.clear = () => {
+    list.replaceChildren();
+    view.elements = [];
+    view.filled = new Set();
+    view.shown = -1;
+    view.atEnd = true;
+  };
+
+  // Appends what is missing, a frame's worth. Returns true when all is there.
+  view.catchUp = (rounds) => {
+    const from = view.elements.length;
+    const to = Math.min(rounds.length, from + ROUNDS_A_FRAME);
+    if (from === to) return true;
+    const fragment = document.createDocumentFragment();
+    for (let number = from; number < to; number += 1) {
+      const element = draw(rounds[number]);
+      if (view.rejected) view.fill(element, rounds[number]);
+      element.hidden = true;
+      view.elements.push(element);
+      fragment.append(element);
+    }
+    list.append(fragment);
+    return to === rounds.length;
+  };
+
+  view.fill = (element, round) => {
+    if (view.filled.has(round.n)) return;
+    view.filled.add(round.n);
+    reject(element, round);
+  };
+
+  view.showRejected = (on, rounds) => {
+    view.rejected = on;
+    list.classList.toggle("with-rejected", on);
+    if (on) view.elements.forEach((element, number) => view.fill(element, rounds[number]));
+  };
+
+  // Shows rounds 0..last and no others; touches only those that change.
+  view.reveal = (last) => {
+    const end = Math.min(last, view.elements.length - 1);
+    for (let number = view.shown + 1; number <= end; number += 1) view.elements[number].hidden = false;
+    for (let number = view.shown; number > end; number -= 1) view.elements[number].hidden = true;
+    const changed = view.shown !== end;
+    view.shown = end;
+    if (changed && view.atEnd && !box.hidden) box.scrollTop = box.scrollHeight;
+  };
+
+  view.find = (number, index) => {
+    const element = view.elements[number];
+    return element ? element.querySelector('[data-i="' + Number(index) + '"]') : null;
+  };
+
+  // The reader is at the end unless they scroll away from it; only a reader's own scrolling moves that.
+  box.addEventListener("scroll", () => {
+    view.atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 32;
+  });
+  return view;
+}

@@ -1,0 +1,120 @@
+"""A real Gradio page with the run view and nothing else, driven in a headless Chromium by scripted messages.
+
+Skips, with the reason, where playwright or a chromium is missing. Screenshots go to ``DFLASH_SCREENSHOTS``, or to a
+temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEMO = str(Path(__file__).parents[3] / "demo")
+if DEMO not in sys.path:
+    sys.path.insert(0, DEMO)
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PAGE_HEIGHT = 1100
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="browser tests need: pip install playwright")
+    pytest.importorskip("gradio", reason="browser tests need: pip install gradio")
+    if CHROMIUM is None:
+        pytest.skip("browser tests need a chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def page_address(chromium: Any) -> Iterator[str]:
+    from tests.demo.browser.page import scripted_page
+
+    from dflash_demo.theme import PAGE_STYLE, page_theme
+
+    blocks = scripted_page()
+    _, address, _ = blocks.launch(
+        prevent_thread_lock=True, quiet=True, theme=page_theme(), css=PAGE_STYLE, run_history=False, show_error=True
+    )
+    yield address
+    blocks.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> Path:
+    folder = Path(os.environ.get("DFLASH_SCREENSHOTS") or tempfile.mkdtemp(prefix="dflash-screens-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Viewer:
+    """One visitor's page. ``send`` puts a message where the server's would arrive, through Gradio's own value."""
+
+    def __init__(self, page: Any, address: str, theme: str) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        page.on("console", lambda line: line.type in ("error", "warning") and self.complaints.append(line.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append("dialog: " + dialog.message), dialog.dismiss()))
+        page.goto(f"{address}?__theme={theme}")
+        page.wait_for_selector(".dv [data-part='empty']")
+        page.wait_for_selector("#feed")
+
+    def part(self, name: str) -> Any:
+        return self.page.locator(f".dv [data-part='{name}']")
+
+    def send(self, message: dict[str, Any] | None, settled: bool = True) -> None:
+        text = None if message is None else json.dumps(message)
+        self.page.evaluate("text => { window.nextMessage = text; document.querySelector('#feed').click(); }", text)
+        if settled:
+            self.settle()
+
+    def settle(self) -> None:
+        """Waits for Gradio to hand the value over and for the frames after it."""
+        self.page.evaluate(
+            """() => new Promise(done => setTimeout(
+                () => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))), 60))"""
+        )
+
+    def text(self) -> str:
+        return self.page.evaluate("document.querySelector(\".dv [data-part='text']\").textContent")
+
+    def tile(self, name: str) -> str:
+        return self.part("tile-" + name).inner_text()
+
+    def tokens(self, view: str = "rows") -> Any:
+        return self.page.locator(f".dv [data-part='{view}'] .tok")
+
+
+@pytest.fixture
+def open_page(chromium: Any, page_address: str) -> Iterator[Callable[..., Viewer]]:
+    contexts = []
+
+    def opened(width: int = 1280, theme: str = "light", **settings: Any) -> Viewer:
+        context = chromium.new_context(viewport={"width": width, "height": PAGE_HEIGHT}, **settings)
+        contexts.append(context)
+        return Viewer(context.new_page(), page_address, theme)
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def viewer(open_page: Callable[..., Viewer]) -> Iterator[Viewer]:
+    """A page at 1280 px in the light theme; any console error or dialog fails the test."""
+    view = open_page()
+    yield view
+    assert view.complaints == []
