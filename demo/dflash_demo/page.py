@@ -30,13 +30,20 @@ _QUEUE = {"concurrency_limit": 1, "concurrency_id": "pair"}  # one worker: the p
 _WAITING_RUNS = 16
 
 
-def build(pairs: Pairs, limits: Limits = Limits(), *, gpu: Callable[[Any], Any] = lambda tell: tell) -> gr.Blocks:  # noqa: B008
+def build(
+    pairs: Pairs,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    *,
+    gpu: Callable[[Any], Any] = lambda tell: tell,
+    shown: dict[str, Any] | None = None,
+) -> gr.Blocks:
     """The page over one pair.
 
     Args:
         pairs: where the pair comes from.
         limits: of each run.
         gpu: wraps the generator that runs a ticket; ZeroGPU's decorator, on such a Space.
+        shown: the message to begin with; None is the run that was recorded for it.
     """
     visitors = Visitors()
     with gr.Blocks(title="DFlash at work", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
@@ -52,7 +59,7 @@ def build(pairs: Pairs, limits: Limits = Limits(), *, gpu: Callable[[Any], Any] 
                 generate = gr.Button("Generate", variant="primary", elem_id="generate")
                 stop = gr.Button("Stop", elem_id="stop")
         settings = _settings(limits)
-        view = RunView(value=json.dumps(recorded_run()), elem_id="run")
+        view = RunView(value=json.dumps(shown or recorded_run()), elem_id="run")
         with gr.Row(elem_id="files"):
             download = gr.DownloadButton("Download this run", interactive=False, size="sm", elem_id="download")
             upload = gr.UploadButton("Load a run or trace", file_types=[".json"], size="sm", elem_id="upload")

@@ -13,9 +13,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from gradio import HTML  # noqa: TID253  (the component is a Gradio class; nothing imports this module without Gradio)
+from gradio import HTML
 
-__all__ = ["STYLES", "SCRIPTS", "RunView", "script", "skeleton", "style"]
+__all__ = ["SCRIPTS", "STYLES", "RunView", "script", "skeleton", "style"]
 
 STYLES = ("colours.css", "frame.css", "stage.css", "tokens.css", "side.css", "card.css", "narrow.css")
 SCRIPTS = (  # a later file uses earlier ones; main.js wires them

@@ -40,9 +40,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def page_address(chromium: Any) -> Iterator[str]:
-    from tests.demo.browser.page import scripted_page
-
     from dflash_demo.theme import PAGE_STYLE, page_theme
+    from tests.demo.browser.page import scripted_page
 
     blocks = scripted_page()
     _, address, _ = blocks.launch(
