@@ -116,7 +116,7 @@ def _wire(
     pairs: Pairs, visitors: Visitors, tell: Any, asked: list[Any], generate: Any, stop: Any, view: Any,
     download: Any, upload: Any,
 ) -> None:  # fmt: skip
-    def begin(*values: Any, request: gr.Request) -> tuple[str, Any]:
+    def begin(request: gr.Request, *values: Any) -> tuple[str, Any]:
         ticket = Ticket(_request(values))
         before, story = visitors.begin(_visitor(request), ticket), Story.of(ticket)
         if before:

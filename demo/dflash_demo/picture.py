@@ -51,7 +51,7 @@ def open_page(message: dict[str, Any], theme: str) -> Iterator[Page]:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page(viewport=_VIEWPORT, device_scale_factor=1.5)  # type: ignore[arg-type]
             page.goto(f"{demo.local_url}?__theme={theme}")
-            page.wait_for_selector(".dflash-run .row .tok")
+            page.wait_for_selector('[data-part="rows"] .tok')
             yield page
             browser.close()
     finally:
