@@ -1,4 +1,4 @@
-"""How the page around the run looks. Out: a Gradio theme and the page's style; ``launch`` takes both.
+"""How the page around the run looks. Out: what Gradio's ``launch`` takes for it, a theme and a style sheet.
 
 System fonts only: the page fetches nothing from elsewhere.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["PAGE_STYLE", "page_theme"]
+__all__ = ["launch_style"]
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "Liberation Sans", "sans-serif")
 MONO = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -16,10 +16,11 @@ PAGE_STYLE = """
 .gradio-container { width: 100% !important; max-width: 1480px !important; margin-inline: auto !important; }
 .gradio-container > main, .gradio-container .main { padding-inline: clamp(10px, 2.4vw, 40px) !important; }
 .gradio-container { --layout-gap: 14px; }
-.dflash-title h1 { font-size: clamp(20px, 2.4vw, 28px); font-weight: 700; letter-spacing: -0.02em; margin: 0 0 2px; }
-.dflash-title p { color: var(--body-text-color-subdued); font-size: 15px; margin: 0; max-width: 70ch; }
+#title h1 { font-size: clamp(20px, 2.4vw, 28px); font-weight: 700; letter-spacing: -0.02em; margin: 0 0 2px; }
+#title p { color: var(--body-text-color-subdued); font-size: 15px; margin: 0; max-width: 70ch; }
 .html-container.pending:has(.dv) { opacity: 1 !important; }
-.block:has(> .html-container .dv), .block.dflash-run { overflow: visible !important; }
+.block.dflash-run { overflow: visible !important; }
+.block.dflash-run > .html-container { padding: 0 !important; }
 .gradio-container button:focus-visible, .gradio-container summary:focus-visible,
 .gradio-container a:focus-visible { outline: 2px solid var(--color-accent); outline-offset: 2px; }
 .gradio-container textarea:focus-visible, .gradio-container input:focus-visible {
@@ -34,7 +35,12 @@ PAGE_STYLE = """
 """
 
 
-def page_theme() -> Any:
+def launch_style() -> dict[str, Any]:
+    """``theme`` and ``css`` for ``launch``."""
+    return {"theme": _theme(), "css": PAGE_STYLE}
+
+
+def _theme() -> Any:
     """A quiet theme for light and dark: near-white and near-black grounds, hairlines, one blue."""
     from gradio.themes import Base, Color
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,6 @@ from typing import Any
 
 import pytest
 
-DEMO = str(Path(__file__).parents[3] / "demo")
-if DEMO not in sys.path:
-    sys.path.insert(0, DEMO)
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -42,11 +38,11 @@ def chromium() -> Iterator[Any]:
 def page_address(chromium: Any) -> Iterator[str]:
     from tests.demo.browser.page import scripted_page
 
-    from dflash_demo.theme import PAGE_STYLE, page_theme
+    from dflash_demo.theme import launch_style
 
     blocks = scripted_page()
     _, address, _ = blocks.launch(
-        prevent_thread_lock=True, quiet=True, theme=page_theme(), css=PAGE_STYLE, run_history=False, show_error=True
+        prevent_thread_lock=True, quiet=True, run_history=False, show_error=True, **launch_style()
     )
     yield address
     blocks.close()
@@ -71,6 +67,20 @@ class Viewer:
         page.goto(f"{address}?__theme={theme}")
         page.wait_for_selector(".dv [data-part='empty']")
         page.wait_for_selector("#feed")
+
+    def reset(self) -> None:
+        """The page as it opens: no run, rows in front, every switch where it was."""
+        self.complaints.clear()
+        self.page.mouse.move(0, 0)
+        self.send({"run": None, "rounds": []})
+        for view, rejected in (("text", False), ("rows", True)):
+            self.part("view-" + view).check(force=True)
+            self.part("show-rejected").set_checked(rejected)
+        self.page.evaluate("document.querySelector('.dv').classList.remove('shaded')")
+        self.page.evaluate("document.querySelector(\".dv [data-part='shade']\").checked = false")
+        self.part("speed").select_option("1")
+        self.page.evaluate("document.activeElement.blur(); getSelection().removeAllRanges(); scrollTo(0, 0);")
+        self.settle()
 
     def part(self, name: str) -> Any:
         return self.page.locator(f".dv [data-part='{name}']")
@@ -112,9 +122,19 @@ def open_page(chromium: Any, page_address: str) -> Iterator[Callable[..., Viewer
         context.close()
 
 
+@pytest.fixture(scope="session")
+def shared_viewer(chromium: Any, page_address: str) -> Iterator[Viewer]:
+    context = chromium.new_context(viewport={"width": 1280, "height": PAGE_HEIGHT})
+    yield Viewer(context.new_page(), page_address, "light")
+    context.close()
+
+
 @pytest.fixture
-def viewer(open_page: Callable[..., Viewer]) -> Iterator[Viewer]:
-    """A page at 1280 px in the light theme; any console error or dialog fails the test."""
-    view = open_page()
-    yield view
-    assert view.complaints == []
+def viewer(shared_viewer: Viewer) -> Iterator[Viewer]:
+    """A page at 1280 px in the light theme, as when it opens; a console error or a dialog fails the test.
+
+    Opening a page takes seconds, so tests share one and it is set back before each.
+    """
+    shared_viewer.reset()
+    yield shared_viewer
+    assert shared_viewer.complaints == []

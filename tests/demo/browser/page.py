@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.demo.browser.messages import long_rounds, message
+from tests.demo.browser.messages import finished, long_rounds, message, story
 
 UPDATES_A_SECOND = 20
 
@@ -27,8 +27,8 @@ def scripted_page() -> Any:
 
     from dflash_demo.view import RunView
 
-    with gr.Blocks(title="DFlash") as blocks:
-        gr.HTML("<h1>DFlash</h1><p>The same text, in fewer steps of the model.</p>", elem_classes="dflash-title")
+    with gr.Blocks(title="DFlash", fill_width=True) as blocks:
+        gr.Markdown("# DFlash at work\nThe same text, in fewer passes of the model.", elem_id="title")
         with gr.Row():
             gr.Textbox("What is 12 times 7, and why?", label="Prompt", lines=2, scale=5)
             gr.Button("Generate", variant="primary", scale=1)
@@ -40,4 +40,16 @@ def scripted_page() -> Any:
             stream = gr.Button("stream", elem_id="stream", size="sm")
         feed.click(None, None, view, js="() => window.nextMessage")
         stream.click(stream_long_run, tokens, view, show_progress="hidden")
+    return blocks
+
+
+def recorded_page() -> Any:
+    """Two views that have a run from the start."""
+    import gradio as gr
+
+    from dflash_demo.view import RunView
+
+    with gr.Blocks() as blocks:
+        RunView(json.dumps(finished(story())), elem_id="first")
+        RunView(json.dumps(finished(story()[:3], run="b")), elem_id="second")
     return blocks
