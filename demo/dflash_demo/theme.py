@@ -19,7 +19,8 @@ PAGE_STYLE = """
 #title h1 { font-size: clamp(20px, 2.4vw, 28px); font-weight: 700; letter-spacing: -0.02em; margin: 0 0 2px; }
 #title p { color: var(--body-text-color-subdued); font-size: 15px; margin: 0; max-width: 70ch; }
 .html-container.pending:has(.dv) { opacity: 1 !important; }
-.block:has(> .html-container .dv), .block.dflash-run { overflow: visible !important; }
+.block.dflash-run { overflow: visible !important; }
+.block.dflash-run > .html-container { padding: 0 !important; }
 .gradio-container button:focus-visible, .gradio-container summary:focus-visible,
 .gradio-container a:focus-visible { outline: 2px solid var(--color-accent); outline-offset: 2px; }
 .gradio-container textarea:focus-visible, .gradio-container input:focus-visible {

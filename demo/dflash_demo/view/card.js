@@ -83,7 +83,9 @@ function discardedLine(texts) {
   const list = line("card-discarded", "discarded ");
   for (const text of texts) {
     const item = document.createElement("del");
-    item.textContent = clipped(text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "·", 60);
+    const { bare, lead } = struckText(text);
+    item.textContent = clipped(bare, 60);
+    item.style.setProperty("--lead", String(lead));
     list.append(item);
   }
   return list;

@@ -7,7 +7,7 @@ const part = (name) => parts.get(name);
 const state = emptyRun();
 const views = {
   rows: makeRowsView(part("rows-box"), part("rows")),
-  text: makeTextView(part("text-box"), part("text")),
+  text: makeTextView(part("text-box"), part("text-rounds"), part("text-end")),
 };
 const rejectedShown = { rows: true, text: false };
 let front = "rows";
@@ -25,15 +25,15 @@ const card = makeCard(part("card"), root);
 function paint() {
   waiting = false;
   const view = views[front];
-  const complete = view.catchUp(state.rounds);
-  const last = replay.last();
-  view.reveal(last);
-  if (card.token && Number(card.token.dataset.r) > last) card.close();
   const nothing = state.rounds.length === 0;
   part("empty").hidden = !nothing;
   part(front + "-box").hidden = nothing;
   part(front === "rows" ? "text-box" : "rows-box").hidden = true;
   part("copy").disabled = nothing;
+  const complete = view.catchUp(state.rounds);
+  const last = replay.last();
+  view.reveal(last);
+  if (card.token && Number(card.token.dataset.r) > last) card.close();
   const message = state.message || { run: null };
   const figures = figuresAt(state.rounds, last);
   const speedup = paintPanel(part, { ...state, message }, figures, last);
@@ -70,10 +70,7 @@ function bringForward(name) {
   part("view-rows").checked = name === "rows";
   part("view-text").checked = name === "text";
   part("show-rejected").checked = rejectedShown[name];
-  views[name].shown = -1;
-  views[name].elements.forEach((node) => {
-    node.hidden = true;
-  });
+  views[name].comeBack();
   views[name].showRejected(rejectedShown[name], state.rounds);
   schedule();
 }

@@ -1,8 +1,14 @@
 // The flowing text: each round a span of token spans. What was rejected stands before the target's own token, which took
 // its place: a raised count, or the struck drafts themselves.
 
-function makeTextView(box, list) {
-  return makeView(box, list, drawTextRound, rejectInText);
+function makeTextView(box, list, end) {
+  const view = makeView(box, list, drawTextRound, rejectInText);
+  // A newline at the very end has no line of its own, on the page or in a selection, without a break after it.
+  view.settle = (last) => {
+    const shown = view.elements.slice(0, last + 1).findLast((element) => element.textContent);
+    end.hidden = !shown || !shown.textContent.endsWith("\n");
+  };
+  return view;
 }
 
 function drawTextRound(round) {

@@ -28,15 +28,20 @@ function tokenElement(round, index) {
   return token;
 }
 
+// A draft as it is struck through. Leading spaces become room (in characters): struck they would read as a dash.
+function struckText(text) {
+  const seen = text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "·";
+  const bare = seen.replace(/^ +(?=[^ ])/, "");
+  return { bare, lead: seen.length - bare.length };
+}
+
 function rejectedElement(round, index) {
   const rejected = document.createElement("span");
   rejected.className = "rej";
   rejected.setAttribute("aria-hidden", "true");
-  const shown = round.rejected[index][0].replaceAll("\n", "↵").replaceAll("\t", "⇥") || "·";
-  const bare = shown.replace(/^ +(?=[^ ])/, "");
+  const { bare, lead } = struckText(round.rejected[index][0]);
   rejected.dataset.t = bare;
-  // Leading spaces become room: struck through they would read as a dash.
-  if (bare.length < shown.length) rejected.style.setProperty("--lead", String(shown.length - bare.length));
+  if (lead) rejected.style.setProperty("--lead", String(lead));
   rejected.dataset.r = round.n;
   rejected.dataset.x = index;
   return rejected;

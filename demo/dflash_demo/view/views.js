@@ -4,7 +4,8 @@
 const ROUNDS_A_FRAME = 120;
 
 function makeView(box, list, draw, reject) {
-  const view = { box, list, elements: [], rejected: false, shown: -1, filled: new Set(), atEnd: true };
+  const view = { box, list, elements: [], rejected: false, shown: -1, filled: new Set(), atEnd: true, top: 0, returning: false };
+  view.settle = () => {};
 
   view.clear = () => {
     list.replaceChildren();
@@ -12,6 +13,7 @@ function makeView(box, list, draw, reject) {
     view.filled = new Set();
     view.shown = -1;
     view.atEnd = true;
+    view.settle(-1);
   };
 
   // Appends what is missing, a frame's worth. Returns true when all is there.
@@ -50,7 +52,19 @@ function makeView(box, list, draw, reject) {
     for (let number = view.shown; number > end; number -= 1) view.elements[number].hidden = true;
     const changed = view.shown !== end;
     view.shown = end;
-    if (changed && view.atEnd && !box.hidden) box.scrollTop = box.scrollHeight;
+    view.settle(end);
+    if (view.atEnd && changed) box.scrollTop = box.scrollHeight;
+    else if (view.returning && !view.atEnd) box.scrollTop = view.top;
+    view.returning = false;
+  };
+
+  // In front again: what is shown is decided anew, and the reader finds their place.
+  view.comeBack = () => {
+    view.elements.forEach((element) => {
+      element.hidden = true;
+    });
+    view.shown = -1;
+    view.returning = true;
   };
 
   view.find = (number, index) => {
@@ -60,7 +74,9 @@ function makeView(box, list, draw, reject) {
 
   // The reader is at the end unless they scroll away from it; only a reader's own scrolling moves that.
   box.addEventListener("scroll", () => {
+    if (view.returning) return;
     view.atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 32;
+    view.top = box.scrollTop;
   });
   return view;
 }

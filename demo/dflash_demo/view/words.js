@@ -64,12 +64,13 @@ function clipped(text, most) {
 
 function verdictText(verdict) {
   let text = verdict.text || "";
-  if (verdict.kind === "near_tie" && !text.includes("tie")) text += ", a near tie";
   if (verdict.kind !== "identical" && verdict.token !== null && verdict.token !== undefined && !/\d/.test(text)) {
     text += " at token " + verdict.token;
   }
-  if (verdict.gap !== null && verdict.gap !== undefined && !text.includes("gap")) text += " (gap " + verdict.gap + ")";
-  return text;
+  const notes = [];
+  if (verdict.kind === "near_tie" && !text.includes("tie")) notes.push("near tie");
+  if (verdict.gap !== null && verdict.gap !== undefined && !text.includes("gap")) notes.push("gap " + verdict.gap);
+  return notes.length ? text + " (" + notes.join(", ") + ")" : text;
 }
 
 function summaryText(state, figures, speedup) {
