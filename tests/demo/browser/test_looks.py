@@ -56,7 +56,7 @@ def test_pages_fit_their_window(open_page: Callable[..., Viewer], screenshots: P
         assert viewer.page.evaluate("document.documentElement.scrollWidth") <= width, name
 
     keep("1-empty")
-    viewer.send(message(ROUNDS, count=9))
+    viewer.send(message(ROUNDS, count=9, whole=True))
     keep("2-streaming")
     viewer.send(finished(ROUNDS, why=WHY, verdict={"kind": "near_tie", "text": "differs", "token": 12, "gap": 0.01}))
     viewer.part("rows-box").evaluate("box => { box.scrollTop = 0; }")

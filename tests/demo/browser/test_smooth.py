@@ -39,7 +39,7 @@ def test_800_tokens_stream_smoothly(
     viewer.page.evaluate(WATCH)
     before = counters()
     viewer.page.locator("#stream").click()
-    viewer.page.wait_for_selector(".dv[data-phase='done']", timeout=120_000)
+    viewer.page.wait_for_selector(".dv[data-phase='done']", timeout=300_000)
     after = counters()
     frames, long = viewer.page.evaluate("[window.frames_.sort((a, b) => a - b), window.longTasks]")
     spent = {name: after[name] - before[name] for name in after}
@@ -48,7 +48,9 @@ def test_800_tokens_stream_smoothly(
         "view": view,
         "rounds": len(long_rounds(800)),
         "wall_s": round(wall, 2),
-        "main_thread_share": round(spent["TaskDuration"] / wall, 3),
+        "main_thread_cpu_s": round(spent["ThreadTime"], 2),  # CPU time, whatever else the machine does
+        "renderer_cpu_s": round(spent["ProcessTime"], 2),
+        "main_thread_share": round(spent["ThreadTime"] / wall, 3),
         "script_s": round(spent["ScriptDuration"], 3),
         "style_s": round(spent["RecalcStyleDuration"], 3),
         "layout_s": round(spent["LayoutDuration"], 3),
