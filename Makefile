@@ -18,10 +18,11 @@ PARALLEL = -n $(WORKERS) --dist loadfile
 export PROMPT
 
 .DEFAULT_GOAL := help
-.PHONY: help run install target test test-slow test-oldest check docs time-help clean
+.PHONY: help run demo install target test test-slow test-oldest check docs time-help clean
 
 help:
 	@echo "make run          install, fetch the embedded target, answer PROMPT='...'   (options: ARGS='--json')"
+	@echo "make demo         a page that shows drafting at work                        (options: ARGS='--port 7861')"
 	@echo "make test         the test suite, without network or GPU                    (options: PYTEST_ARGS='-k ...')"
 	@echo "make check        format, lint, types, import direction"
 	@echo "make docs         the pages, into docs/_build/html"
@@ -33,6 +34,9 @@ help:
 
 run: install target
 	@$(BIN)/dflash-hf generate "$$PROMPT" $(ARGS)
+
+demo: install target
+	@$(BIN)/dflash-hf demo $(ARGS)
 
 install: $(VENV)/.stamp-install
 target: $(VENV)/.stamp-target
@@ -63,7 +67,7 @@ time-help: install
 
 clean:
 	rm -rf .venv .venv-oldest docs/_build build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
-	find dflash_hf tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find dflash_hf demo tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments. An interpreter that has torch lends it; elsewhere $(TORCH) is installed first and alone, so that
 # nothing later chooses a build of torch.

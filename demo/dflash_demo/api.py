@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from dflash_demo.pairs import Pairs
 from dflash_demo.runs import Run
 from dflash_demo.settings import Limits, Request
+from dflash_demo.visitors import Ticket
 from dflash_hf import OptionsError
 
 __all__ = ["answering"]
@@ -39,9 +41,8 @@ def answering(pairs: Pairs, limits: Limits) -> Callable[..., dict[str, Any]]:
             whether their texts are identical.
         """
         asked = Request(prompt, max_new_tokens, temperature, top_p, seed, plain=compare_with_plain)
-        run = Run(pairs, asked, limits)
-        for message in run.messages():
-            last = message
+        run = Run(pairs, Ticket(asked), limits)
+        last = deque(run.messages(), maxlen=1)[0]
         trace, other = run.outcome.trace, run.outcome.plain
         if last["phase"] != "done" or trace is None:
             raise OptionsError((last["notice"] or {}).get("text", "the run was stopped"))

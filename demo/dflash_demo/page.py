@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -19,27 +18,34 @@ from dflash_demo.pairs import Pairs
 from dflash_demo.runs import Run
 from dflash_demo.saved import read_run, saved_run
 from dflash_demo.settings import THINKING, Limits, Request
+from dflash_demo.story import Story
 from dflash_demo.view.component import RunView
-from dflash_demo.visitors import Visitors
-from dflash_hf import DFlashError, TraceError, __version__
-from dflash_hf.bench.pair import DTYPES, PairSource
+from dflash_demo.visitors import Ticket, Visitors
+from dflash_hf import DFlashError, __version__
+from dflash_hf.bench.pair import DTYPES
 
 __all__ = ["build"]
 
 _QUEUE = {"concurrency_limit": 1, "concurrency_id": "pair"}  # one worker: the pair answers one visitor at a time
 _WAITING_RUNS = 16
-_log = logging.getLogger(__name__)
 
 
-def build(source: PairSource, limits: Limits = Limits(), *, preload: bool = True) -> gr.Blocks:  # noqa: B008 - frozen
-    """The page over one pair; it loads in the background while the page is already there.
+def build(
+    pairs: Pairs,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    *,
+    gpu: Callable[[Any], Any] = lambda tell: tell,
+    shown: dict[str, Any] | None = None,
+) -> gr.Blocks:
+    """The page over one pair.
 
     Args:
-        source: which pair.
+        pairs: where the pair comes from.
         limits: of each run.
-        preload: begin to load at once; otherwise the first run loads.
+        gpu: wraps the generator that runs a ticket; ZeroGPU's decorator, on such a Space.
+        shown: the message to begin with; None is the run that was recorded for it.
     """
-    pairs, visitors = Pairs(source), Visitors()
+    visitors = Visitors()
     with gr.Blocks(title="DFlash at work", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
         gr.Markdown(
             "# DFlash at work\nA small drafter proposes a whole block of tokens at once; the model checks them all in "
@@ -53,18 +59,17 @@ def build(source: PairSource, limits: Limits = Limits(), *, preload: bool = True
                 generate = gr.Button("Generate", variant="primary", elem_id="generate")
                 stop = gr.Button("Stop", elem_id="stop")
         settings = _settings(limits)
-        view = RunView(value=json.dumps(recorded_run()), elem_id="run")
+        view = RunView(value=json.dumps(shown or recorded_run()), elem_id="run")
         with gr.Row(elem_id="files"):
             download = gr.DownloadButton("Download this run", interactive=False, size="sm", elem_id="download")
             upload = gr.UploadButton("Load a run or trace", file_types=[".json"], size="sm", elem_id="upload")
         gr.Examples([[example.prompt] for example in EXAMPLES], inputs=[prompt], label="Try",
                     example_labels=[example.label for example in EXAMPLES])  # fmt: skip
-        _wire(pairs, visitors, limits, [prompt, *settings], generate, stop, view, download, upload)
-        page.unload(lambda request: visitors.stop(_visitor(request)))
+        tell = gpu(_telling(pairs, limits))
+        _wire(pairs, visitors, tell, [prompt, *settings], generate, stop, view, download, upload)
+        page.unload(_leaving(visitors))
         gr.api(answering(pairs, limits), api_name="generate", **_QUEUE)
     page.queue(max_size=_WAITING_RUNS, default_concurrency_limit=8)
-    if preload:
-        pairs.preload(lambda error: _log.warning("the pair cannot be loaded: %s", error))
     return page
 
 
@@ -93,31 +98,45 @@ def _settings(limits: Limits) -> list[Any]:
     return [tokens, temperature, top_p, seed, cap, dtype, plain, thinking, probabilities]
 
 
+def _telling(pairs: Pairs, limits: Limits) -> Callable[[Ticket], Iterator[tuple[str, dict[str, Any] | None]]]:
+    """Tickets to messages, and at the end the run as a file's content; plain data, so that it may be in a process of
+    its own."""
+
+    def tell(ticket: Ticket) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        run = Run(pairs, ticket, limits)
+        for message in run.messages():
+            yield "message", message
+        made = f"{datetime.now(UTC):%Y-%m-%d} with dflash-hf {__version__}"
+        yield "saved", None if run.outcome.trace is None else saved_run(run, made)
+
+    return tell
+
+
 def _wire(
-    pairs: Pairs, visitors: Visitors, limits: Limits, asked: list[Any], generate: Any, stop: Any, view: Any,
+    pairs: Pairs, visitors: Visitors, tell: Any, asked: list[Any], generate: Any, stop: Any, view: Any,
     download: Any, upload: Any,
 ) -> None:  # fmt: skip
-    def begin(*values: Any, request: gr.Request) -> tuple[str, Any]:
-        run = Run(pairs, _request(values), limits)
-        before = visitors.begin(_visitor(request), run)
+    def begin(request: gr.Request, *values: Any) -> tuple[str, Any]:
+        ticket = Ticket(_request(values))
+        before, story = visitors.begin(_visitor(request), ticket), Story.of(ticket)
         if before:
-            run.story.say("info", f"{before} {'run is' if before == 1 else 'runs are'} before yours.")
+            story.say("info", f"{before} {'run is' if before == 1 else 'runs are'} before yours.")
         elif pairs.loaded is None:
-            run.story.say("info", "The pair is being loaded ...")
-        return json.dumps(run.story.message()), gr.update(value=None, interactive=False)
+            story.say("info", "The pair is being loaded ...")
+        return json.dumps(story.message()), gr.update(value=None, interactive=False)
 
-    def follow(request: gr.Request) -> Iterator[tuple[str, Any]]:
+    def follow(request: gr.Request) -> Iterator[tuple[Any, Any]]:
         visitor = _visitor(request)
-        run = visitors.current(visitor)
-        if run is None:
+        ticket = visitors.current(visitor)
+        if ticket is None:
             return
         try:
-            for message in run.messages():
-                yield json.dumps(message), gr.skip()
-            yield gr.skip(), _offered(run)
+            for kind, body in tell(ticket):
+                yield (json.dumps(body), gr.skip()) if kind == "message" else (gr.skip(), _offered(body))
         finally:
-            run.stop()
-            visitors.end(visitor, run)
+            ticket.stop()
+            visitors.end(visitor, ticket)
+            ticket.put_away()
 
     def halt(request: gr.Request) -> None:
         visitors.stop(_visitor(request))
@@ -154,17 +173,23 @@ def _request(values: tuple[Any, ...]) -> Request:
     )
 
 
+def _leaving(visitors: Visitors) -> Callable[[gr.Request], None]:
+    def leave(request: gr.Request) -> None:
+        if ticket := visitors.current(_visitor(request)):
+            ticket.stop()
+            visitors.end(_visitor(request), ticket)
+
+    return leave
+
+
 def _visitor(request: gr.Request) -> str:
     return str(request.session_hash)
 
 
-def _offered(run: Run) -> Any:
+def _offered(body: dict[str, Any] | None) -> Any:
     """The download of a finished run: a file in a folder of its own, which Gradio copies for this visitor."""
-    made = f"{datetime.now(UTC):%Y-%m-%d} with dflash-hf {__version__}"
-    try:
-        body = saved_run(run, made)
-    except TraceError:
-        return gr.update(value=None, interactive=False)
+    if body is None:
+        return gr.skip()
     with tempfile.TemporaryDirectory(prefix="dflash-demo-") as folder:
         path = Path(folder) / "dflash-run.json"
         path.write_text(json.dumps(body, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

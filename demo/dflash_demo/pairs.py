@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock, Thread
@@ -13,14 +14,21 @@ from dflash_hf.bench.prompts import encode
 
 __all__ = ["Pairs"]
 
+_log = logging.getLogger(__name__)
+
 _WARM_UP = Sampling(max_new_tokens=4)
 
 
 class Pairs:
-    """Where runs get their pair from. One run at a time uses it: the page's queue has one worker."""
+    """Where runs get their pair from. One run at a time uses it: the page's queue has one worker.
 
-    def __init__(self, source: PairSource) -> None:
-        self.source = source
+    Args:
+        source: which pair.
+        warm_up: run it once when it is loaded, so that no visitor's run pays for what a process pays once.
+    """
+
+    def __init__(self, source: PairSource, *, warm_up: bool = True) -> None:
+        self.source, self._warms_up = source, warm_up
         self._lock = Lock()
         self._held: tuple[str, Pair] | None = None
 
@@ -40,24 +48,24 @@ class Pairs:
             if self._held is None or self._held[0] != wanted:
                 self._held = None  # before the next one is loaded: memory for one is all a small machine has
                 pair = replace(self.source, dtype=wanted).load(say)
-                _warm_up(pair)
+                if self._warms_up:
+                    _warm_up(pair)
                 self._held = (wanted, pair)
             return self._held[1]
 
-    def preload(self, failed: Callable[[Exception], None]) -> None:
-        """Load in the background; ``failed`` hears why it could not, and the first run will say it again."""
+    def preload(self) -> None:
+        """Load in the background. Where that fails the first run says why, to whoever asked for it."""
 
         def load() -> None:
             try:
                 self.get("auto")
             except Exception as error:
-                failed(error)
+                _log.warning("the pair cannot be loaded: %s", error)
 
         Thread(target=load, name="dflash-demo-preload", daemon=True).start()
 
 
 def _warm_up(pair: Pair) -> None:
-    """What a process pays once (allocations, kernels) belongs to no visitor's run."""
     inputs = to_device(encode(pair.tokenizer, "Hello"), pair.model.device)
     drafted(pair, inputs, _WARM_UP)
     plain(pair, inputs, _WARM_UP)

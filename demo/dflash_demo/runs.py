@@ -10,15 +10,15 @@ import logging
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Thread
 from time import perf_counter
 from typing import Any
-from uuid import uuid4
 
 from dflash_demo.pairs import Pairs
 from dflash_demo.settings import Limits, Request
 from dflash_demo.story import Clock, Rounds, Story
 from dflash_demo.thinking import thinking_warning
+from dflash_demo.visitors import Ticket
 from dflash_demo.why import why_no_gain
 from dflash_hf import DFlashError, DFlashOptions, OptionsError, RoundRecord, Trace
 from dflash_hf.bench.answers import Answer, Comparison, compare, drafted, plain
@@ -48,24 +48,14 @@ class Outcome:
 
 
 class Run:
-    """One visitor's run. ``stop`` may be called from any thread, at any time."""
+    """One visitor's run. Its ticket may be stopped from anywhere, at any time."""
 
-    def __init__(self, pairs: Pairs, request: Request, limits: Limits) -> None:
-        self._pairs, self._request, self._limits = pairs, request, limits
-        self._stop, self._news = Event(), queue.SimpleQueue[Any]()
+    def __init__(self, pairs: Pairs, ticket: Ticket, limits: Limits) -> None:
+        self._pairs, self._ticket, self._request, self._limits = pairs, ticket, ticket.request, limits
+        self._news = queue.SimpleQueue[bool]()
         self._deadline = float("inf")
         self.outcome = Outcome()
-        self.story = Story(
-            run=uuid4().hex[:8],
-            prompt=request.prompt,
-            pair={"target": "", "drafter": "", "dtype": "", "device": ""},
-            block=0,
-            probabilities=request.probabilities,
-        )
-
-    def stop(self) -> None:
-        """Ends ``generate`` at its next round or token."""
-        self._stop.set()
+        self.story = Story.of(ticket)
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """The run, told as it goes; closing the iterator stops the run."""
@@ -77,8 +67,9 @@ class Run:
                 yield self.story.message()
             yield self.story.message(whole=True)
         finally:
-            self.stop()
+            self._ticket.stop()
             worker.join()
+            self._ticket.put_away()
 
     def _wait(self) -> bool:
         """Until there is news worth a message; False when the run is over."""
@@ -143,7 +134,7 @@ class Run:
         return perf_counter()
 
     def _check_stop(self) -> None:
-        if self._stop.is_set():
+        if self._ticket.stopped:
             raise _Stopped
         if perf_counter() > self._deadline:
             self.story.say("warning", f"Stopped after {self._limits.seconds:.0f} seconds, this page's limit.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -124,7 +124,7 @@ def _checked_trace(data: dict[str, Any]) -> Trace:
     """A trace whose values are also of the right kind: ``Trace.from_dict`` looks at names only."""
     trace = Trace.from_dict(data)
     try:
-        return cast(Trace, TypeAdapter(Trace).validate_json(json.dumps(asdict(trace)), strict=True))
+        return TypeAdapter(Trace).validate_json(json.dumps(asdict(trace)), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise TraceError(f"The trace is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from error

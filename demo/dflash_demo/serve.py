@@ -9,7 +9,7 @@ from typing import Any
 from dflash_demo.settings import Limits
 from dflash_hf.bench.pair import PairSource
 
-__all__ = ["serve"]
+__all__ = ["launch_options", "serve"]
 
 
 def serve(
@@ -37,21 +37,25 @@ def serve(
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported, which reads it
     from dflash_demo.page import build
-    from dflash_demo.theme import launch_style
+    from dflash_demo.pairs import Pairs
 
-    page = build(source, limits)
+    pairs = Pairs(source)
+    pairs.preload()
+    page = build(pairs, limits)
     page.launch(
         server_name=host,
         server_port=port,
         inbrowser=open_browser,
         mcp_server=mcp,
-        run_history=False,
-        footer_links=["api"],
-        max_file_size="20mb",
-        quiet=True,
         prevent_thread_lock=True,
-        **launch_style(),
-        **more,
+        **{**launch_options(), **more},
     )
     say(f"{page.local_url} shows the page; Ctrl-C ends it")
     page.block_thread()
+
+
+def launch_options() -> dict[str, Any]:
+    """What ``launch`` gets wherever the page runs: its looks, no history of prompts, bounded uploads."""
+    from dflash_demo.theme import launch_style
+
+    return {"run_history": False, "footer_links": ["api"], "max_file_size": "20mb", "quiet": True, **launch_style()}

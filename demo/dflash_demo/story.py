@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dflash_demo.tokens import TokenTexts, texts_of_rejected
+from dflash_demo.visitors import Ticket
 from dflash_hf.streaming import Decode
 from dflash_hf.trace import RoundRecord, Trace
 
-__all__ = ["WINDOW", "Clock", "Story", "round_message"]
+__all__ = ["WINDOW", "Clock", "Rounds", "Story", "round_message", "rounds_of"]
 
 WINDOW = 8  # rounds a message repeats
 
@@ -49,6 +50,12 @@ class Story:
     plain: Clock | None = None
     verdict: dict[str, Any] | None = None
     why: str | None = None
+
+    @classmethod
+    def of(cls, ticket: Ticket) -> Story:
+        """Of a run that has not begun."""
+        pair = {"target": "", "drafter": "", "dtype": "", "device": ""}
+        return cls(ticket.run, ticket.request.prompt, pair, block=0, probabilities=ticket.request.probabilities)
 
     def message(self, *, whole: bool = False) -> dict[str, Any]:
         """What the browser gets: the last rounds, or all of them."""

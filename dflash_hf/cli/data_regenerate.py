@@ -56,11 +56,15 @@ def regenerate(
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(metavar="LAYERS", help="Keep what these layers put out, in FOLDER/features: saves a second pass."),
+        typer.Option(metavar="LAYERS", help="Keep what these layers put out: saves a second pass."),
     ] = None,
     final: Annotated[
         bool, typer.Option("--final", help="With --features: also the final state, for KL losses.")
     ] = False,
+    features_folder: Annotated[
+        Path | None,
+        typer.Option(help="With --features: where; several answers folders may share one. Default: FOLDER/features."),
+    ] = None,
     features_gb: Annotated[float, typer.Option(min=0.0, help="With --features: most gigabytes.")] = 20.0,
     *,
     target: TargetOptions,
@@ -89,7 +93,8 @@ def regenerate(
     )
     asked = read_prompts(prompts)[:limit]
     tokenizer, view = load_tokenizer(target), load_target(target)
-    kept = _writer(view, folder / "features", tapped, final, features_gb, part) if tapped else nullcontext()
+    cache = features_folder or folder / "features"
+    kept = _writer(view, cache, tapped, final, features_gb, part) if tapped else nullcontext()
     going_on = f"finished batches are safe in {folder}, and the same command goes on from there"
     with stoppable(going_on), _progress() as progress, kept as writer:
         report = answer_prompts(

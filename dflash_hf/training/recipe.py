@@ -80,6 +80,11 @@ class Recipe(BaseModel):
     def _one_or_several(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+    @field_validator("feature_cache", "start_from", "target_name", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: Any) -> Any:
+        return "" if value is None else value
+
     @model_validator(mode="after")
     def _agrees(self) -> Recipe:
         if (self.steps is None) == (self.epochs is None):

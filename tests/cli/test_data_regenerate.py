@@ -13,6 +13,7 @@ import pytest
 from transformers import AutoTokenizer, GenerationConfig
 
 from dflash_hf.training.answers.answers import AnswerFolder, shard_name
+from dflash_hf.training.features.cache import FeatureCache, document_key
 from tests.cli.conftest import Files
 
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
@@ -83,6 +84,23 @@ def test_every_option_reaches_the_answers(answer, tmp_path: Path):
     assert (decoding["top_p"], decoding["seed"], decoding["answers_per_prompt"]) == (0.9, 7, 2)
     other = answer("--temperature", "0.5", "--limit", "3")
     assert other.exit_code == 1 and "decoding.seed" in other.stderr and "choose another folder" in other.stderr
+
+
+def test_several_folders_share_a_feature_cache(answer, run, target: Path, prompts: Path, tmp_path: Path):
+    cache = tmp_path / "cache"
+    options = ("--features", "0,2", "--features-folder", cache)
+    assert answer(*options).exit_code == 0
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    others = tmp_path / "others.jsonl"
+    others.write_text("".join(json.dumps({**row, "id": f"other-{row['id']}"}) + "\n" for row in rows))
+    fixed = ("--target", target, "--device-map", "cpu", "--max-new-tokens", "5", *options)
+    made = run("data", "regenerate", others, tmp_path / "others", *fixed)
+    assert made.exit_code == 0, made.output
+    assert not (tmp_path / "answers" / "features").exists()
+    held = FeatureCache(cache)
+    for folder in ("answers", "others"):
+        for found in AnswerFolder(tmp_path / folder).read():
+            assert document_key(found.id, [*found.prompt_ids, *found.answer_ids]) in held
 
 
 def test_shards_are_given_by_option_or_by_torchrun(answer, tmp_path: Path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from dflash_demo.pairs import Pairs
 from dflash_demo.runs import Run
 from dflash_demo.settings import Limits, Request
-from dflash_demo.visitors import Visitors
+from dflash_demo.visitors import Ticket, Visitors
 from dflash_hf.bench.answers import Answer
 from dflash_hf.bench.pair import PairSource
 from dflash_hf.streaming import decoder_of
@@ -24,7 +25,8 @@ def told(run: Run) -> list[dict]:
 
 
 def test_a_run_tells_the_text_its_rounds_and_the_verdict(pairs: Pairs) -> None:
-    run = Run(pairs, ASKED, LIMITS)
+    ticket = Ticket(ASKED)
+    run = Run(pairs, ticket, LIMITS)
     last = told(run)[-1]
     trace = run.outcome.trace
     assert trace is not None and last["phase"] == "done"
@@ -38,7 +40,7 @@ def test_a_run_tells_the_text_its_rounds_and_the_verdict(pairs: Pairs) -> None:
 
 
 def test_messages_only_ever_add(pairs: Pairs) -> None:
-    messages = told(Run(pairs, ASKED, LIMITS))
+    messages = told(Run(pairs, Ticket(ASKED), LIMITS))
     final = messages[-1]["rounds"]
     for message in messages:
         assert message["rounds"] == final[message["first"] : message["count"]]
@@ -46,33 +48,37 @@ def test_messages_only_ever_add(pairs: Pairs) -> None:
 
 
 def test_a_stopped_run_ends_early_and_leaves_the_pair_usable(pairs: Pairs) -> None:
-    run = Run(pairs, replace(ASKED, max_new_tokens=200), LIMITS)
+    ticket = Ticket(replace(ASKED, max_new_tokens=200))
+    run = Run(pairs, ticket, LIMITS)
     for message in run.messages():
         if message["count"] > 1:
-            run.stop()
+            ticket.stop()
     assert message["phase"] == "stopped"
     assert 1 < message["count"] < 40
-    assert told(Run(pairs, ASKED, LIMITS))[-1]["verdict"]["kind"] == "identical"
+    assert told(Run(pairs, Ticket(ASKED), LIMITS))[-1]["verdict"]["kind"] == "identical"
 
 
 def test_a_run_stopped_before_its_turn_never_generates(pairs: Pairs) -> None:
-    run = Run(pairs, ASKED, LIMITS)
-    run.stop()
+    ticket = Ticket(ASKED)
+    run = Run(pairs, ticket, LIMITS)
+    ticket.stop()
     assert told(run)[-1]["phase"] == "stopped"
     assert run.story.rounds == []
 
 
 def test_the_plain_run_stops_too(pairs: Pairs) -> None:
-    run = Run(pairs, replace(ASKED, max_new_tokens=200), LIMITS)
+    ticket = Ticket(replace(ASKED, max_new_tokens=200))
+    run = Run(pairs, ticket, LIMITS)
     for message in run.messages():
         if message["phase"] == "plain" and message["plain_run"]["tokens"]:
-            run.stop()
+            ticket.stop()
     assert message["phase"] == "stopped" and message["plain_run"]["tokens"] < 200
     assert message["drafted_run"]["done"]
 
 
 def test_closing_the_messages_stops_the_run(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(pairs, replace(ASKED, max_new_tokens=200), LIMITS)
+    ticket = Ticket(replace(ASKED, max_new_tokens=200))
+    run = Run(pairs, ticket, LIMITS)
     messages = run.messages()
     next(messages)
     messages.close()
@@ -80,7 +86,7 @@ def test_closing_the_messages_stops_the_run(pairs: Pairs, monkeypatch: pytest.Mo
 
 
 def test_the_time_limit_stops_a_run_and_says_so(pairs: Pairs) -> None:
-    last = told(Run(pairs, ASKED, Limits(seconds=0.0)))[-1]
+    last = told(Run(pairs, Ticket(ASKED), Limits(seconds=0.0)))[-1]
     assert last["phase"] == "stopped"
     assert "this page's limit" in last["notice"]["text"]
 
@@ -94,14 +100,14 @@ def test_the_time_limit_stops_a_run_and_says_so(pairs: Pairs) -> None:
     ],
 )
 def test_a_bad_request_is_explained_on_the_page(pairs: Pairs, request_: Request, said: str) -> None:
-    last = told(Run(pairs, request_, Limits(prompt_tokens=16)))[-1]
+    last = told(Run(pairs, Ticket(request_), Limits(prompt_tokens=16)))[-1]
     assert last["phase"] == "failed" and last["notice"]["kind"] == "error"
     assert said in last["notice"]["text"]
 
 
 def test_a_pair_that_does_not_fit_is_explained_on_the_page(files, source: PairSource) -> None:
     misfit = Pairs(replace(source, target=str(files.other_target)))
-    last = told(Run(misfit, ASKED, LIMITS))[-1]
+    last = told(Run(misfit, Ticket(ASKED), LIMITS))[-1]
     assert last["phase"] == "failed"
     assert "32" in last["notice"]["text"] and "64" in last["notice"]["text"]  # both widths
     assert "Traceback" not in last["notice"]["text"]
@@ -109,20 +115,20 @@ def test_a_pair_that_does_not_fit_is_explained_on_the_page(files, source: PairSo
 
 def test_sampling_is_not_compared_and_repeats_with_its_seed(pairs: Pairs) -> None:
     asked = replace(ASKED, temperature=2.0, seed=5)
-    first, second = Run(pairs, asked, LIMITS), Run(pairs, asked, LIMITS)
+    first, second = Run(pairs, Ticket(asked), LIMITS), Run(pairs, Ticket(asked), LIMITS)
     assert told(first)[-1]["verdict"]["kind"] == told(second)[-1]["verdict"]["kind"] == "sampled"
     assert first.outcome.text == second.outcome.text
 
 
 def test_without_plain_nothing_is_compared(pairs: Pairs) -> None:
-    last = told(Run(pairs, replace(ASKED, plain=False, probabilities=False), LIMITS))[-1]
+    last = told(Run(pairs, Ticket(replace(ASKED, plain=False, probabilities=False)), LIMITS))[-1]
     assert last["phase"] == "done"
     assert last["plain_run"] is None and last["verdict"] is None and last["why"] is None
     assert last["rounds"][1]["tokens"][0][3:] == [None, None]
 
 
 def test_a_cap_of_nothing_is_plain_decoding_in_rounds(pairs: Pairs) -> None:
-    last = told(Run(pairs, replace(ASKED, draft_cap=0), LIMITS))[-1]
+    last = told(Run(pairs, Ticket(replace(ASKED, draft_cap=0)), LIMITS))[-1]
     assert {round_["drafted"] for round_ in last["rounds"]} == {0}
     assert last["verdict"]["kind"] == "identical"
 
@@ -139,25 +145,33 @@ def test_another_text_than_plain_is_said(pairs: Pairs, monkeypatch: pytest.Monke
         return Answer(wrong, answer.seconds)
 
     monkeypatch.setattr(module, "plain", other)
-    verdict = told(Run(pairs, ASKED, LIMITS))[-1]["verdict"]
+    verdict = told(Run(pairs, Ticket(ASKED), LIMITS))[-1]["verdict"]
     assert verdict["kind"] in ("differs", "near_tie") and verdict["token"] == 3
 
 
 def test_another_dtype_is_loaded_anew(pairs: Pairs) -> None:
-    last = told(Run(pairs, replace(ASKED, dtype="bfloat16"), LIMITS))[-1]
+    last = told(Run(pairs, Ticket(replace(ASKED, dtype="bfloat16")), LIMITS))[-1]
     assert last["pair"]["dtype"] == "bfloat16"
     assert pairs.get("auto").model.dtype == torch.float32
 
 
 def test_a_visitor_has_one_run_and_stops_only_their_own(pairs: Pairs) -> None:
-    visitors, first, second, other = Visitors(), *(Run(pairs, ASKED, LIMITS) for _ in range(3))
-    assert visitors.begin("a", first) == 0
-    assert visitors.begin("b", other) == 1
-    assert visitors.begin("a", second) == 1
+    visitors, first, second, other = Visitors(), *(Ticket(ASKED) for _ in range(3))
+    assert [visitors.begin(*who) for who in (("a", first), ("b", other), ("a", second))] == [0, 1, 1]
     visitors.stop("a")
-    assert [told(run)[-1]["phase"] for run in (first, second, other)] == ["stopped", "stopped", "done"]
+    phases = [told(Run(pairs, ticket, LIMITS))[-1]["phase"] for ticket in (first, second, other)]
+    assert phases == ["stopped", "stopped", "done"]
     visitors.end("a", first)  # an older run's end leaves the newer one
     assert visitors.current("a") is second
     visitors.end("a", second)
     visitors.stop("a")  # nothing to stop
     assert visitors.current("a") is None
+
+
+def test_a_ticket_is_stopped_from_another_process_and_leaves_nothing() -> None:
+    ticket = Ticket(ASKED)
+    copy = pickle.loads(pickle.dumps(ticket))
+    copy.stop()
+    assert ticket.stopped
+    ticket.put_away()
+    assert not copy.stopped

@@ -11,12 +11,13 @@ from dflash_demo.pairs import Pairs
 from dflash_demo.runs import Run
 from dflash_demo.saved import read_run, saved_run
 from dflash_demo.settings import Limits, Request
+from dflash_demo.visitors import Ticket
 from dflash_hf import Trace, TraceError
 
 
 @pytest.fixture(scope="module")
 def run(pairs: Pairs) -> Run:
-    run = Run(pairs, Request("a walk to", max_new_tokens=20), Limits())
+    run = Run(pairs, Ticket(Request("a walk to", max_new_tokens=20)), Limits())
     list(run.messages())
     return run
 
@@ -105,7 +106,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_that_did_not_finish_has_nothing_to_save(pairs: Pairs) -> None:
-    run = Run(pairs, Request(""), Limits())
+    run = Run(pairs, Ticket(Request("")), Limits())
     list(run.messages())
     with pytest.raises(TraceError, match="did not finish"):
         saved_run(run, "today")

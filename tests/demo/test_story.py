@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dflash_demo.settings import Request
 from dflash_demo.story import WINDOW, Rounds, Story, rounds_of
+from dflash_demo.visitors import Ticket
 from dflash_hf import RoundRecord, Trace
 
 
@@ -15,7 +17,7 @@ def record(text: bytes, accepted: int, bonus: int | None, **more: object) -> Rou
 
 
 def story() -> Story:
-    return Story("a", "Hello", {"target": "t", "drafter": "d", "dtype": "float32", "device": "cpu"}, 8, True)
+    return Story.of(Ticket(Request("Hello")))
 
 
 def test_a_round_has_its_tokens_in_order_with_slots_and_probabilities() -> None:

@@ -66,6 +66,25 @@ def test_training_page_has_every_recipe_key_and_no_other() -> None:
     assert named == set(Recipe.model_fields)
 
 
+def commands_in(recipe: str) -> list[list[str]]:
+    """The ``dflash-hf train`` commands of a recipe's own comment, as words."""
+    lines = [line.removeprefix("#").strip() for line in recipe.splitlines() if line.startswith("#")]
+    joined = " ".join(line.removesuffix("\\") if line.endswith("\\") else line + "\n" for line in lines)
+    return [line.split() for line in joined.splitlines() if " train recipes/" in line]
+
+
+@pytest.mark.parametrize("recipe", sorted(path.name for path in ROOT.glob("recipes/*.yaml")))
+def test_the_commands_a_recipe_names_can_be_read(recipe: str) -> None:
+    from dflash_hf.training.recipe import Recipe
+
+    path = ROOT / "recipes" / recipe
+    for words in commands_in(path.read_text(encoding="utf-8")):
+        assert f"recipes/{recipe}" in words
+        overrides = [word for word in words if re.fullmatch(r"\w+=\S*", word)]
+        assert Recipe.read(path, overrides).output
+    assert recipe != "smollm2-135m.yaml" or len(commands_in(path.read_text(encoding="utf-8"))) == 2
+
+
 @pytest.mark.parametrize("recipe", sorted(path.name for path in ROOT.glob("recipes/*.yaml")))
 def test_recipes_can_be_read_and_their_drafters_served(recipe: str) -> None:
     from dflash_hf.training.recipe import Recipe

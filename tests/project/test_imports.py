@@ -154,3 +154,13 @@ def test_complaints_find_a_planted_fault(place: str, source: str, complaint: str
 def test_complaints_accept_what_the_rules_allow() -> None:
     allowed = "from dflash_hf import __version__, attach\ndef f():\n import gguf, torch\n"
     assert list(complaints(PACKAGE / "cli" / "x.py", allowed)) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "demo").rglob("*.py")), ids=lambda path: path.name)
+def test_demo_uses_the_library_as_the_command_line_does(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    used = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    rooms = {module.split(".")[1] for module in used if module.startswith("dflash_hf.")}
+    assert rooms <= set(ROOMS[: ROOMS.index("cli")])
+    if "gradio" in {name.split(".")[0] for name in _imported_at_module_level(tree.body)}:
+        assert path.name in ("page.py", "component.py")

@@ -13,9 +13,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from gradio import HTML  # noqa: TID253  (the component is a Gradio class; nothing imports this module without Gradio)
+from gradio import HTML
 
-__all__ = ["STYLES", "SCRIPTS", "RunView", "script", "skeleton", "style"]
+__all__ = ["SCRIPTS", "STYLES", "RunView", "script", "skeleton", "style"]
 
 STYLES = ("colours.css", "frame.css", "stage.css", "tokens.css", "side.css", "card.css", "narrow.css")
 SCRIPTS = (  # a later file uses earlier ones; main.js wires them
@@ -74,17 +74,16 @@ class RunView(HTML, metaclass=_Unwritten):
             value: a message to begin with.
             settings: what every Gradio component takes (``elem_id``, ``visible``, ``render`` ...).
         """
-        classes = settings.pop("elem_classes", None) or []
-        super().__init__(
-            value,
-            html_template=skeleton(),
-            css_template="",
-            js_on_load=script(),
-            head=f"<style>{style()}</style>",
-            apply_default_css=False,
-            elem_classes=["dflash-run", *([classes] if isinstance(classes, str) else classes)],
-            **settings,
-        )
+        own = {
+            "html_template": skeleton(),
+            "css_template": "",
+            "js_on_load": script(),
+            "head": f"<style>{style()}</style>",
+            "apply_default_css": False,
+            "elem_classes": ["dflash-run"],
+        }
+        # Gradio makes a component anew for each visitor from all it has, these among it.
+        super().__init__(value, **{**settings, **own})
 
     def __getattr__(self, name: str) -> Any:
         # Gradio's own takes every quoted word of the script for a custom event; this component has none.

@@ -5,7 +5,9 @@ function paintPanel(part, state, figures, last) {
   const { message } = state;
   const plainRate = rateOf(message.plain_run);
   const atEnd = last === state.rounds.length - 1;
-  const rate = figures.rate ?? (atEnd ? rateOf(message.drafted_run) : null);
+  // At the end the whole call's time counts, as it does for the plain run; on the way, the rounds' own clock.
+  const whole = atEnd && message.drafted_run && message.drafted_run.done ? rateOf(message.drafted_run) : null;
+  const rate = whole ?? figures.rate;
   const speedup = plainRate && rate ? rate / plainRate : null;
   paintHead(part, state, figures);
   paintTiles(part, message, figures, rate, speedup, plainRate);

@@ -49,7 +49,9 @@ def test_arrow_keys_walk_tokens_and_rounds_from_one_tab_stop(viewer: Viewer) -> 
     stops = viewer.page.locator(".dv .paper [tabindex='0']:visible, .dv .paper a:visible, .dv .paper button:visible")
     assert stops.count() == 1
     viewer.part("rows-box").focus()
-    picked = "(() => { const t = document.querySelector('.dv .picked'); return t && t.dataset.r + '.' + t.dataset.i; })()"
+    picked = (
+        "(() => { const t = document.querySelector('.dv .picked'); return t && t.dataset.r + '.' + t.dataset.i; })()"
+    )
     walk = [("ArrowRight", "0.0"), ("ArrowRight", "1.0"), ("ArrowRight", "1.1"), ("ArrowDown", "2.0"), ("ArrowLeft", "1.5"),
             ("ArrowUp", "0.0"), ("ArrowLeft", "0.0"), ("End", "5.5"), ("ArrowRight", "5.5"), ("Home", "0.0")]  # fmt: skip
     for key, place in walk:

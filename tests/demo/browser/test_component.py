@@ -30,7 +30,9 @@ def test_every_file_of_the_view_is_used() -> None:
     assert not any(name.endswith(".pyi") for name in there)  # Gradio writes one beside a component unless told not to
 
 
-@pytest.mark.parametrize("way", ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"])
+@pytest.mark.parametrize(
+    "way", ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"]
+)
 def test_script_never_reads_text_as_anything_else(way: str) -> None:
     assert way not in component.script()
 

@@ -12,7 +12,7 @@ from tests.demo.browser.messages import draft_round, finished, first_round
 TEXTS = {
     "template literal": "${40+2}${alert(1)}`${window.harmed=1}`",
     "handlebars": "{{value}}{{{value}}}{{#each value}}x{{/each}}",
-    "markup": "<img src=x onerror=\"window.harmed=1\"><script>window.harmed=1</script>",
+    "markup": '<img src=x onerror="window.harmed=1"><script>window.harmed=1</script>',
     "svg": "<svg onload=window.harmed=1></svg></div></section><b>bold</b>",
     "backslashes": "\\u003cimg\\u003e \\n \\ \\\\ \\`",
     "right to left": "safe\u202egnp.exe\u202c שלום",

@@ -68,14 +68,18 @@ def test_pages_fit_their_window(open_page: Callable[..., Viewer], screenshots: P
     viewer.part("shade").check()
     viewer.part("slider").evaluate("s => { s.value = 12; s.dispatchEvent(new Event('input', {bubbles: true})); }")
     keep("5-text-rejected-shaded-replay")
-    viewer.send(message([], run="bad", phase="failed", notice={"kind": "error", "text": "The pair does not fit: " + WHY}))
+    viewer.send(
+        message([], run="bad", phase="failed", notice={"kind": "error", "text": "The pair does not fit: " + WHY})
+    )
     keep("6-failed")
     assert viewer.complaints == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("shade", [False, True])
-def test_every_text_has_a_contrast_of_four_and_a_half(open_page: Callable[..., Viewer], theme: str, shade: bool) -> None:
+def test_every_text_has_a_contrast_of_four_and_a_half(
+    open_page: Callable[..., Viewer], theme: str, shade: bool
+) -> None:
     viewer = open_page(1280, theme)
     empty = viewer.page.evaluate(CONTRASTS)
     viewer.send(finished(ROUNDS, why=WHY, notice={"kind": "warning", "text": "Careful"}))

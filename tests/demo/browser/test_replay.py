@@ -102,7 +102,9 @@ def test_pause_holds_and_play_goes_on_from_there(viewer: Viewer) -> None:
     assert visible_rows(viewer) == held <= LAST
     viewer.part("speed").select_option("16")
     viewer.part("play").click()
-    viewer.page.wait_for_function(f"document.querySelectorAll('.dv .rows-box .row:not([hidden])').length === {LAST + 1}")
+    viewer.page.wait_for_function(
+        f"document.querySelectorAll('.dv .rows-box .row:not([hidden])').length === {LAST + 1}"
+    )
 
 
 def test_a_paused_view_goes_on_receiving(viewer: Viewer) -> None:

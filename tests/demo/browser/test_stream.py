@@ -55,7 +55,9 @@ def test_a_gap_waits_and_the_last_message_fills_it(viewer: Viewer) -> None:
 
 
 def test_a_new_run_clears_the_page(viewer: Viewer) -> None:
-    viewer.send(finished(ROUNDS, verdict={"kind": "differs", "text": "differs", "token": 12, "gap": 0.01}, why="because"))
+    viewer.send(
+        finished(ROUNDS, verdict={"kind": "differs", "text": "differs", "token": 12, "gap": 0.01}, why="because")
+    )
     viewer.part("back").click()
     viewer.send(message([], run="other", phase="waiting", prompt="Another prompt"))
     assert viewer.part("rows").locator("li").count() == 0
@@ -140,7 +142,9 @@ def test_readers_find_their_place_when_a_view_comes_back(viewer: Viewer) -> None
 
 def test_nothing_moves_while_a_run_goes_on(viewer: Viewer) -> None:
     places = "() => ['paper', 'side', 'tiles', 'replay'].map(name => {"
-    places += " const b = document.querySelector('.dv .' + name).getBoundingClientRect(); return [b.top, b.left, b.width]; })"
+    places += (
+        " const b = document.querySelector('.dv .' + name).getBoundingClientRect(); return [b.top, b.left, b.width]; })"
+    )
     before = viewer.page.evaluate(places)
     plain = {"tokens": 10, "seconds": 0.6, "done": False, "first_token": 0.4}
     for sent in (

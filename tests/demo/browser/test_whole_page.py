@@ -1,0 +1,195 @@
+"""The page as a visitor has it, the tiny pair behind it: ask, watch, stop, load, save, and two visitors at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_demo.pairs import Pairs
+from dflash_demo.settings import Limits
+from dflash_hf import Trace
+from tests.demo.conftest import Files, files, pairs, source
+
+__all__ = ["Files", "files", "pairs", "source"]
+
+PERFECT = "a walk to"  # ends in the drafter's mask token, so every draft is kept (tests.cli.conftest)
+HOSTILE = "<img src=x onerror=alert(1)> ${40+2} {{value}} \\ ` \u202eabc\u200b \U0001f600 to"
+
+
+@pytest.fixture(scope="module")
+def address(chromium: Any, pairs: Pairs) -> Iterator[str]:
+    from dflash_demo.page import build
+    from dflash_demo.serve import launch_options
+
+    blocks = build(pairs, Limits(prompt_tokens=200))
+    blocks.launch(prevent_thread_lock=True, **launch_options())
+    yield blocks.local_url
+    blocks.close()
+
+
+class Visitor:
+    """One browser window on the page."""
+
+    def __init__(self, page: Any, address: str, theme: str) -> None:
+        self.page, self.complaints = page, []
+        page.on("console", lambda line: line.type in ("error", "warning") and self.complaints.append(line.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append("dialog: " + dialog.message), dialog.dismiss()))
+        page.set_default_timeout(90_000)  # a busy machine is no fault
+        page.goto(f"{address}?__theme={theme}")
+        page.wait_for_selector("[data-part='rows'] .tok")  # the recorded run
+
+    def part(self, name: str) -> Any:
+        return self.page.locator(f".dv [data-part='{name}']")
+
+    def ask(self, prompt: str, tokens: int = 24) -> None:
+        self.page.locator("#prompt textarea").fill(prompt)
+        field = self.page.get_by_label("number input for Maximum tokens")
+        if not field.is_visible():
+            self.page.locator("#settings > button").click()
+        field.fill(str(tokens))
+        field.blur()
+        self.page.locator("#generate").click()
+
+    def wait_for(self, phase: str) -> None:
+        self.page.wait_for_selector(f".dv[data-phase='{phase}']", timeout=90_000)
+
+    def text(self) -> str:
+        return str(self.page.evaluate("document.querySelector(\".dv [data-part='text']\").textContent"))
+
+    def saved(self, folder: Path) -> dict[str, Any]:
+        with self.page.expect_download() as found:
+            self.page.locator("#download").click()
+        found.value.save_as(folder / "run.json")
+        return dict(json.loads((folder / "run.json").read_text()))
+
+
+@pytest.fixture
+def visit(chromium: Any, address: str) -> Iterator[Callable[..., Visitor]]:
+    contexts, visitors = [], []
+
+    def opened(width: int = 1280, theme: str = "light") -> Visitor:
+        contexts.append(chromium.new_context(viewport={"width": width, "height": 1000}))
+        visitors.append(Visitor(contexts[-1].new_page(), address, theme))
+        return visitors[-1]
+
+    yield opened
+    complaints = [line for visitor in visitors for line in visitor.complaints]
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def test_a_question_is_answered_and_the_numbers_are_the_traces(visit: Callable[..., Visitor], tmp_path: Path) -> None:
+    visitor = visit()
+    visitor.ask(PERFECT)
+    visitor.wait_for("done")
+    body = visitor.saved(tmp_path)
+    trace = Trace.from_dict(body["trace"])
+    figures = trace.metrics()
+    assert visitor.text() == "".join(text for round_ in body["texts"] for text in round_["tokens"])
+    assert visitor.part("tile-tau").inner_text() == f"{figures['tau']:.2f}"
+    assert visitor.part("tile-acceptance").inner_text() == f"{100 * figures['draft_acceptance_rate']:.0f} %"
+    assert visitor.part("rows").locator(".row").count() == 1 + len(trace.rounds)
+    assert visitor.part("verdict").get_attribute("data-kind") == "identical"
+    rates = [body[run]["tokens"] / body[run]["seconds"] for run in ("drafted_run", "plain_run")]
+    assert visitor.part("tile-speedup").inner_text() == f"{rates[0] / rates[1]:.2f}×"
+
+
+def test_stop_ends_the_run_and_another_can_begin(visit: Callable[..., Visitor]) -> None:
+    visitor = visit()
+    visitor.ask("along the river a", tokens=200)  # nothing is kept: 200 rounds
+    visitor.wait_for("drafting")
+    visitor.page.locator("#stop").click()
+    visitor.wait_for("stopped")
+    assert visitor.part("rows").locator(".row").count() < 190
+    visitor.ask(PERFECT, tokens=12)
+    visitor.wait_for("done")
+    assert visitor.part("verdict").get_attribute("data-kind") == "identical"
+
+
+def test_a_saved_run_is_loaded_again(visit: Callable[..., Visitor], tmp_path: Path) -> None:
+    visitor = visit()
+    visitor.ask(PERFECT)
+    visitor.wait_for("done")
+    visitor.saved(tmp_path)
+    text = visitor.text()
+    other = visit()
+    assert other.text() != text
+    other.page.locator("#upload input[type=file], input#upload").first.set_input_files(tmp_path / "run.json")
+    other.page.wait_for_function(
+        "text => document.querySelector(\".dv [data-part='text']\").textContent === text", arg=text
+    )
+    assert "A recorded run" in other.part("notice").inner_text()
+
+
+def test_a_damaged_file_is_explained_and_changes_nothing(visit: Callable[..., Visitor], tmp_path: Path) -> None:
+    visitor = visit()
+    before = visitor.text()
+    (tmp_path / "bad.json").write_text('{"schema": "else"}')
+    visitor.page.locator("#upload input[type=file], input#upload").first.set_input_files(tmp_path / "bad.json")
+    visitor.page.get_by_text("This is no run this page can show").wait_for()
+    assert visitor.text() == before
+
+
+def test_hostile_text_is_text(visit: Callable[..., Visitor]) -> None:
+    visitor = visit()
+    visitor.ask(HOSTILE)
+    visitor.wait_for("done")
+    assert visitor.part("prompt").inner_text().startswith("<img src=x onerror=alert(1)> ${40+2} {{value}} \\ `")
+    assert visitor.page.locator(".dv img").count() == 0
+
+
+@pytest.mark.parametrize(("prompt", "said"), [("", "Type a prompt"), ("river " * 300, "this page takes 200")])
+def test_a_bad_request_is_explained_in_the_page(visit: Callable[..., Visitor], prompt: str, said: str) -> None:
+    visitor = visit()
+    visitor.ask(prompt)
+    visitor.wait_for("failed")
+    assert said in visitor.part("notice").inner_text()
+
+
+def test_two_visitors_have_their_own_runs(visit: Callable[..., Visitor], tmp_path: Path) -> None:
+    first, second = visit(), visit(theme="dark", width=420)
+    first.ask("along the river a", tokens=120)
+    second.ask(PERFECT, tokens=16)
+    second.wait_for("waiting")
+    second.wait_for("done")
+    first.wait_for("done")
+    assert first.text() != second.text()
+    assert first.part("prompt").inner_text() == "along the river a"
+    assert second.part("prompt").inner_text() == PERFECT
+
+
+def test_stop_while_waiting_takes_only_that_visitor_out(visit: Callable[..., Visitor]) -> None:
+    first, second = visit(), visit()
+    first.ask("along the river a", tokens=150)
+    first.wait_for("drafting")
+    second.ask(PERFECT, tokens=16)
+    second.wait_for("waiting")
+    second.page.locator("#stop").click()
+    second.wait_for("stopped")
+    first.wait_for("done")
+    assert second.part("rows").locator(".row").count() == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [420, 1280, 1600])
+def test_the_whole_page_at_every_width(
+    visit: Callable[..., Visitor], screenshots: Path, theme: str, width: int
+) -> None:
+    visitor = visit(width, theme)
+    visitor.page.screenshot(path=screenshots / f"page-{theme}-{width}.png", full_page=True)
+    assert visitor.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_endpoint_answers_programs(address: str) -> None:
+    from gradio_client import Client
+
+    answer = Client(address, verbose=False).predict(PERFECT, max_new_tokens=12, api_name="/generate")
+    assert answer["verdict"]["kind"] == "identical"
+    assert answer["metrics"]["num_spec_steps"] == len([item for item in answer["trace"]["rounds"] if item["drafted"]])
+    assert set(Client(address, verbose=False).view_api(return_format="dict")["named_endpoints"]) == {"/generate"}
