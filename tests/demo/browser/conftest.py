@@ -37,9 +37,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def page_address(chromium: Any) -> Iterator[str]:
-    from tests.demo.browser.page import scripted_page
-
     from dflash_demo.theme import launch_style
+    from tests.demo.browser.page import scripted_page
 
     blocks = scripted_page()
     _, address, _ = blocks.launch(

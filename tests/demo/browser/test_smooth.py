@@ -4,6 +4,7 @@ belongs to the machine). The figures land beside the screenshots and in the test
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_800_tokens_stream_smoothly(
     }
     (screenshots / f"smooth-{view}.json").write_text(json.dumps(figures) + "\n")
     with capsys.disabled():
-        print("\n" + json.dumps(figures))
+        sys.stdout.write("\n" + json.dumps(figures) + "\n")
     viewer.page.screenshot(path=screenshots / f"7-800-tokens-{view}.png", full_page=True)
     viewer.part("view-text").check(force=True)
     viewer.settle()
