@@ -46,7 +46,10 @@ function paint() {
     summarised = message.run;
     part("summary").textContent = summaryText({ ...state, message }, figures, speedup);
   }
-  if (!complete) schedule();
+  // The view behind is drawn once the run is over, so that changing to it is at once.
+  const behind = views[front === "rows" ? "text" : "rows"];
+  const ready = !complete || !isOver(message) || behind.catchUp(state.rounds);
+  if (!complete || !ready) schedule();
 }
 
 function startAfresh() {

@@ -48,6 +48,7 @@ function paintTiles(part, message, figures, rate, speedup, plainRate) {
   setText(part("tile-acceptance"), percent(figures.acceptance));
   setText(part("tile-first"), timeText(message.drafted_run ? message.drafted_run.first_token : null));
   setText(part("tile-rate"), rateText(rate));
+  part("tile-speedup").classList.toggle("none", speedup === null);
   part("tile-speedup").parentElement.classList.toggle("slower", speedup !== null && speedup < 1);
   setText(part("sub-speedup"), speedupNote(message, rate, plainRate));
   setText(part("sub-acceptance"), figures.drafted ? figures.accepted + " of " + figures.drafted : "of those proposed");

@@ -20,6 +20,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGE_HEIGHT = 1100
+PATIENCE_MS = 120_000  # a machine that trains beside the tests is slow; nothing waits longer than it must
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +37,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def page_address(chromium: Any) -> Iterator[str]:
-    from tests.demo.browser.page import scripted_page
-
     from dflash_demo.theme import launch_style
+    from tests.demo.browser.page import scripted_page
 
     blocks = scripted_page()
     _, address, _ = blocks.launch(
@@ -59,8 +59,9 @@ class Viewer:
     """One visitor's page. ``send`` puts a message where the server's would arrive, through Gradio's own value."""
 
     def __init__(self, page: Any, address: str, theme: str) -> None:
-        self.page = page
+        self.page, self.sent = page, 0
         self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda line: line.type in ("error", "warning") and self.complaints.append(line.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: (self.complaints.append("dialog: " + dialog.message), dialog.dismiss()))
@@ -85,17 +86,22 @@ class Viewer:
     def part(self, name: str) -> Any:
         return self.page.locator(f".dv [data-part='{name}']")
 
-    def send(self, message: dict[str, Any] | None, settled: bool = True) -> None:
+    def send(self, message: dict[str, Any] | None) -> None:
         text = None if message is None else json.dumps(message)
-        self.page.evaluate("text => { window.nextMessage = text; document.querySelector('#feed').click(); }", text)
-        if settled:
-            self.settle()
+        self.sent += 1
+        self.page.evaluate(
+            "([text, number]) => { window.nextMessage = text; window.nextNumber = number;"
+            " document.querySelector('#feed').click(); }",
+            [text, self.sent],
+        )
+        self.page.wait_for_function(f"window.delivered === {self.sent}")
+        self.settle()
 
     def settle(self) -> None:
-        """Waits for Gradio to hand the value over and for the frames after it."""
+        """Waits for the frames that draw what has just happened."""
         self.page.evaluate(
             """() => new Promise(done => setTimeout(
-                () => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))), 60))"""
+                () => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(done))), 0))"""
         )
 
     def text(self) -> str:

@@ -38,7 +38,8 @@ def scripted_page() -> Any:
             feed = gr.Button("feed", elem_id="feed", size="sm")
             tokens = gr.Number(800, label="tokens", elem_id="tokens")
             stream = gr.Button("stream", elem_id="stream", size="sm")
-        feed.click(None, None, view, js="() => window.nextMessage")
+        handed = feed.click(None, None, view, js="() => window.nextMessage")
+        handed.then(None, None, None, js="() => { window.delivered = window.nextNumber; }")
         stream.click(stream_long_run, tokens, view, show_progress="hidden")
     return blocks
 

@@ -52,8 +52,9 @@ def test_arrow_keys_walk_tokens_and_rounds_from_one_tab_stop(viewer: Viewer) -> 
     picked = (
         "(() => { const t = document.querySelector('.dv .picked'); return t && t.dataset.r + '.' + t.dataset.i; })()"
     )
-    walk = [("ArrowRight", "0.0"), ("ArrowRight", "1.0"), ("ArrowRight", "1.1"), ("ArrowDown", "2.0"), ("ArrowLeft", "1.5"),
-            ("ArrowUp", "0.0"), ("ArrowLeft", "0.0"), ("End", "5.5"), ("ArrowRight", "5.5"), ("Home", "0.0")]  # fmt: skip
+    right, left, down, up = "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"
+    walk = [(right, "0.0"), (right, "1.0"), (right, "1.1"), (down, "2.0"), (left, "1.5"), (up, "0.0"), (left, "0.0"),
+            ("End", "5.5"), (right, "5.5"), ("Home", "0.0")]  # fmt: skip
     for key, place in walk:
         viewer.page.keyboard.press(key)
         assert viewer.page.evaluate(picked) == place, key

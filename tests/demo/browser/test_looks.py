@@ -22,7 +22,8 @@ CONTRASTS = """() => {
         canvas.fillRect(0, 0, 1, 1);
         return [...canvas.getImageData(0, 0, 1, 1).data];
     };
-    const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => [r, g, b].map(v => linear(v / 255))
         .reduce((sum, v, index) => sum + v * [.2126, .7152, .0722][index], 0);
     const ground = node => {
         const chain = [];
@@ -33,10 +34,12 @@ CONTRASTS = """() => {
     for (const node of document.querySelectorAll('.dv *')) {
         const own = [...node.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
         const drawn = node.matches('.rej, .count');
-        if (!(own || drawn) || !node.checkVisibility() || node.closest('.unseen, :disabled, .off, .rej, option') && !drawn) continue;
+        const apart = node.closest('.unseen, :disabled, .off, .rej, option') && !drawn;
+        if (!(own || drawn) || !node.checkVisibility() || apart) continue;
         if (node.closest('svg') || node.matches('.tick.off *')) continue;
         const under = ground(node);
-        const [a, b] = [light(rgb(getComputedStyle(node).color, under.slice(0, 3))), light(under)].sort((x, y) => y - x);
+        const ink = rgb(getComputedStyle(node).color, under.slice(0, 3));
+        const [a, b] = [light(ink), light(under)].sort((x, y) => y - x);
         const ratio = (a + .05) / (b + .05);
         const name = node.tagName.toLowerCase() + '.' + node.className + '#' + (node.dataset.part || '');
         seen[name] = Math.min(seen[name] ?? 99, Math.round(ratio * 100) / 100);
@@ -56,7 +59,7 @@ def test_pages_fit_their_window(open_page: Callable[..., Viewer], screenshots: P
         assert viewer.page.evaluate("document.documentElement.scrollWidth") <= width, name
 
     keep("1-empty")
-    viewer.send(message(ROUNDS, count=9))
+    viewer.send(message(ROUNDS, count=9, whole=True))
     keep("2-streaming")
     viewer.send(finished(ROUNDS, why=WHY, verdict={"kind": "near_tie", "text": "differs", "token": 12, "gap": 0.01}))
     viewer.part("rows-box").evaluate("box => { box.scrollTop = 0; }")
@@ -112,9 +115,10 @@ def test_focus_is_seen_on_every_control(viewer: Viewer) -> None:
     seen = []
     for _ in range(16):
         ring = viewer.page.evaluate("""() => {
-            const node = document.activeElement.matches('.switch input') ? document.activeElement.nextElementSibling : document.activeElement;
+            const active = document.activeElement;
+            const node = active.matches('.switch input') ? active.nextElementSibling : active;
             const style = getComputedStyle(node);
-            return [document.activeElement.dataset.part, document.activeElement.matches(':focus-visible') && style.outlineStyle !== 'none'];
+            return [active.dataset.part, active.matches(':focus-visible') && style.outlineStyle !== 'none'];
         }""")
         if ring[0] is None:
             break
@@ -129,7 +133,8 @@ def test_reduced_motion_stands_still(open_page: Callable[..., Viewer]) -> None:
     viewer = open_page(reduced_motion="reduce")
     viewer.send(finished(ROUNDS))
     moving = viewer.page.evaluate(
-        "[...document.querySelectorAll('.dv *')].filter(n => parseFloat(getComputedStyle(n).transitionDuration) > 0).length"
+        "[...document.querySelectorAll('.dv *')]"
+        ".filter(node => parseFloat(getComputedStyle(node).transitionDuration) > 0).length"
     )
     assert moving == 0
 

@@ -4,6 +4,7 @@ belongs to the machine). The figures land beside the screenshots and in the test
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_800_tokens_stream_smoothly(
     viewer.page.evaluate(WATCH)
     before = counters()
     viewer.page.locator("#stream").click()
-    viewer.page.wait_for_selector(".dv[data-phase='done']", timeout=120_000)
+    viewer.page.wait_for_selector(".dv[data-phase='done']", timeout=300_000)
     after = counters()
     frames, long = viewer.page.evaluate("[window.frames_.sort((a, b) => a - b), window.longTasks]")
     spent = {name: after[name] - before[name] for name in after}
@@ -48,7 +49,9 @@ def test_800_tokens_stream_smoothly(
         "view": view,
         "rounds": len(long_rounds(800)),
         "wall_s": round(wall, 2),
-        "main_thread_share": round(spent["TaskDuration"] / wall, 3),
+        "main_thread_cpu_s": round(spent["ThreadTime"], 2),  # CPU time, whatever else the machine does
+        "renderer_cpu_s": round(spent["ProcessTime"], 2),
+        "main_thread_share": round(spent["ThreadTime"] / wall, 3),
         "script_s": round(spent["ScriptDuration"], 3),
         "style_s": round(spent["RecalcStyleDuration"], 3),
         "layout_s": round(spent["LayoutDuration"], 3),
@@ -59,7 +62,7 @@ def test_800_tokens_stream_smoothly(
     }
     (screenshots / f"smooth-{view}.json").write_text(json.dumps(figures) + "\n")
     with capsys.disabled():
-        print("\n" + json.dumps(figures))
+        sys.stdout.write("\n" + json.dumps(figures) + "\n")
     viewer.page.screenshot(path=screenshots / f"7-800-tokens-{view}.png", full_page=True)
     viewer.part("view-text").check(force=True)
     viewer.settle()

@@ -148,7 +148,7 @@ def test_nothing_moves_while_a_run_goes_on(viewer: Viewer) -> None:
     before = viewer.page.evaluate(places)
     plain = {"tokens": 10, "seconds": 0.6, "done": False, "first_token": 0.4}
     for sent in (
-        message([], phase="waiting"),
+        message([], phase="waiting", notice={"kind": "info", "text": "The pair is being loaded ..."}),
         message([], phase="prefill"),
         message(ROUNDS, count=1),
         message(ROUNDS, count=11),

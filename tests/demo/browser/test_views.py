@@ -65,6 +65,16 @@ def test_switching_views_keeps_the_run(viewer: Viewer) -> None:
     assert viewer.part("rows").locator("li:visible").count() == 10
 
 
+def test_view_behind_is_drawn_once_the_run_is_over(viewer: Viewer) -> None:
+    viewer.send(message(ROUNDS, count=10, whole=True))
+    assert viewer.text() == ""
+    viewer.send(finished(ROUNDS))
+    assert viewer.text() == text_of(ROUNDS)
+    viewer.part("back").click()
+    shown_text(viewer)
+    assert viewer.part("text").locator(".round:not([hidden])").count() == len(ROUNDS) - 1
+
+
 def test_views_are_switched_by_key(viewer: Viewer) -> None:
     viewer.send(message(ROUNDS, count=6))
     viewer.part("view-rows").focus()
