@@ -74,13 +74,15 @@ class RunView(HTML, metaclass=_Unwritten):
             value: a message to begin with.
             settings: what every Gradio component takes (``elem_id``, ``visible``, ``render`` ...).
         """
+        given = settings.pop("elem_classes", None) or []
+        classes = [given] if isinstance(given, str) else list(given)
         own = {
             "html_template": skeleton(),
             "css_template": "",
             "js_on_load": script(),
             "head": f"<style>{style()}</style>",
             "apply_default_css": False,
-            "elem_classes": ["dflash-run"],
+            "elem_classes": ["dflash-run", *(name for name in classes if name != "dflash-run")],
         }
         # Gradio makes a component anew for each visitor from all it has, these among it.
         super().__init__(value, **{**settings, **own})

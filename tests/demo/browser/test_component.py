@@ -41,6 +41,7 @@ def test_component_is_described_for_the_api_and_knows_no_custom_events() -> None
     view = component.RunView(elem_classes="more")
     assert view.api_info()["type"] == "string"
     assert view.elem_classes == ["dflash-run", "more"]
+    assert component.RunView(**view.constructor_args).elem_classes == view.elem_classes  # as Gradio does per visitor
     assert not hasattr(view, "rejected")  # a quoted word of the script, which Gradio would take for an event
 
 
