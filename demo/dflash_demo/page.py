@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -17,7 +19,7 @@ from dflash_demo.examples import EXAMPLES
 from dflash_demo.pairs import Pairs
 from dflash_demo.runs import Run
 from dflash_demo.saved import read_run, saved_run
-from dflash_demo.settings import THINKING, Limits, Request
+from dflash_demo.settings import CAPS, THINKING, Limits, Request
 from dflash_demo.story import Story
 from dflash_demo.view.component import RunView
 from dflash_demo.visitors import Ticket, Visitors
@@ -86,7 +88,7 @@ def _settings(limits: Limits) -> list[Any]:
             temperature = gr.Slider(0, 2, value=0, step=0.05, label="Temperature", info="0: always the likeliest token")
             top_p = gr.Slider(0.05, 1, value=1, step=0.05, label="Top-p")
         with gr.Row():
-            cap = gr.Number(None, label="Draft cap", info="a round; empty: the whole block", precision=0, minimum=0)
+            cap = gr.Dropdown(list(CAPS), value=next(iter(CAPS)), label="Draft cap", info="most drafted in a round")
             seed = gr.Number(0, label="Seed", precision=0, minimum=0)
             dtype = gr.Dropdown(list(DTYPES), value="auto", label="dtype", info="another one loads the pair anew")
             thinking = gr.Dropdown(list(THINKING), value=next(iter(THINKING)), label="Thinking")
@@ -132,7 +134,11 @@ def _wire(
             return
         try:
             for kind, body in tell(ticket):
-                yield (json.dumps(body), gr.skip()) if kind == "message" else (gr.skip(), _offered(body))
+                if kind == "message":
+                    yield json.dumps(body), gr.skip()
+                elif body is not None:
+                    with _file_of(body) as path:  # Gradio copies it, for this visitor, before it asks for more
+                        yield gr.skip(), gr.DownloadButton(value=str(path), interactive=True)
         finally:
             ticket.stop()
             visitors.end(visitor, ticket)
@@ -141,12 +147,13 @@ def _wire(
     def halt(request: gr.Request) -> None:
         visitors.stop(_visitor(request))
 
-    def load(path: str, request: gr.Request) -> tuple[str, Any]:
-        visitors.stop(_visitor(request))
+    def load(path: str, request: gr.Request) -> tuple[Any, Any]:
         try:
             message = read_run(path, pairs.loaded)
         except DFlashError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            gr.Warning(html.escape(str(error)), title="This file cannot be shown", duration=None)
+            return gr.skip(), gr.skip()
+        visitors.stop(_visitor(request))
         return json.dumps(message), gr.update(value=None, interactive=False)
 
     quietly = {"show_progress": "hidden", "api_visibility": "private"}
@@ -154,7 +161,7 @@ def _wire(
         begun = start(begin, asked, [view, download], queue=False, **quietly)
         begun.then(follow, None, [view, download], **_QUEUE, **quietly)
     stop.click(halt, None, None, queue=False, **quietly)
-    upload.upload(load, upload, [view, download], queue=False, **quietly)
+    upload.upload(load, upload, [view, download], **quietly)
 
 
 def _request(values: tuple[Any, ...]) -> Request:
@@ -165,7 +172,7 @@ def _request(values: tuple[Any, ...]) -> Request:
         temperature=temperature,
         top_p=top_p,
         seed=0 if seed is None else seed,
-        draft_cap=cap,
+        draft_cap=CAPS[cap],
         dtype=dtype,
         plain=plain,
         thinking=THINKING[thinking],
@@ -186,11 +193,10 @@ def _visitor(request: gr.Request) -> str:
     return str(request.session_hash)
 
 
-def _offered(body: dict[str, Any] | None) -> Any:
-    """The download of a finished run: a file in a folder of its own, which Gradio copies for this visitor."""
-    if body is None:
-        return gr.skip()
+@contextmanager
+def _file_of(body: dict[str, Any]) -> Iterator[Path]:
+    """A run as a file, for as long as it takes to hand it over."""
     with tempfile.TemporaryDirectory(prefix="dflash-demo-") as folder:
         path = Path(folder) / "dflash-run.json"
         path.write_text(json.dumps(body, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        return gr.DownloadButton(value=str(path), interactive=True)
+        yield path

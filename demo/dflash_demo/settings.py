@@ -9,8 +9,9 @@ from dflash_hf.bench.answers import Sampling
 from dflash_hf.bench.pair import DTYPES
 from dflash_hf.errors import OptionsError
 
-__all__ = ["THINKING", "Limits", "Request"]
+__all__ = ["CAPS", "THINKING", "Limits", "Request"]
 
+CAPS: dict[str, int | None] = {"the whole block": None, **{str(cap): cap for cap in range(16)}}
 THINKING = {"the template's own": None, "on": True, "off": False}
 
 

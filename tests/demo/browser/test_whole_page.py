@@ -52,11 +52,20 @@ class Visitor:
         if not field.is_visible():
             self.page.locator("#settings > button").click()
         field.fill(str(tokens))
-        field.blur()
+        field.press("Enter")
+        self.page.wait_for_timeout(300)  # Gradio takes a typed number over when typing has paused
         self.page.locator("#generate").click()
+        self.page.wait_for_function(
+            "asked => document.querySelector(\".dv [data-part='prompt']\").textContent === asked", arg=prompt
+        )
 
     def wait_for(self, phase: str) -> None:
-        self.page.wait_for_selector(f".dv[data-phase='{phase}']", timeout=90_000)
+        self.page.wait_for_selector(f".dv[data-phase='{phase}']")
+
+    def load(self, path: Path) -> None:
+        with self.page.expect_file_chooser() as chosen:
+            self.page.locator("#upload").click()
+        chosen.value.set_files(path)
 
     def text(self) -> str:
         return str(self.page.evaluate("document.querySelector(\".dv [data-part='text']\").textContent"))
@@ -120,7 +129,7 @@ def test_a_saved_run_is_loaded_again(visit: Callable[..., Visitor], tmp_path: Pa
     text = visitor.text()
     other = visit()
     assert other.text() != text
-    other.page.locator("#upload input[type=file], input#upload").first.set_input_files(tmp_path / "run.json")
+    other.load(tmp_path / "run.json")
     other.page.wait_for_function(
         "text => document.querySelector(\".dv [data-part='text']\").textContent === text", arg=text
     )
@@ -131,7 +140,7 @@ def test_a_damaged_file_is_explained_and_changes_nothing(visit: Callable[..., Vi
     visitor = visit()
     before = visitor.text()
     (tmp_path / "bad.json").write_text('{"schema": "else"}')
-    visitor.page.locator("#upload input[type=file], input#upload").first.set_input_files(tmp_path / "bad.json")
+    visitor.load(tmp_path / "bad.json")
     visitor.page.get_by_text("This is no run this page can show").wait_for()
     assert visitor.text() == before
 
