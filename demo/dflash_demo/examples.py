@@ -26,7 +26,7 @@ EXAMPLES = (
         "Write a Python function that returns the n-th Fibonacci number without recursion.",
     ),
     Example(
-        "Code edit: most of the answer is in the question",
+        "Code edit: the answer repeats the question",
         "Rename the variable x to total in this function and change nothing else:\n\n"
         "def add_up(values):\n    x = 0\n    for value in values:\n        x += value\n    return x",
     ),
@@ -35,7 +35,7 @@ EXAMPLES = (
         "Write a short story that begins: The lighthouse keeper had not spoken to anyone for a year.",
     ),
     Example(
-        "Another language: away from what most drafters were trained on",
+        "Another language: far from what this drafter learned",
         "Explique en français, en trois phrases, pourquoi le ciel est bleu.",
     ),
 )

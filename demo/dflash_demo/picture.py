@@ -97,7 +97,7 @@ def main(
     animation: Annotated[Path | None, typer.Option(help="Also a replay, as a GIF.")] = None,
     run: Annotated[Path | None, typer.Option(help="A downloaded run; default: the recorded one.")] = None,
     theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
-    width: Annotated[int, typer.Option(help="Of the animation, in pixels.")] = 880,
+    width: Annotated[int, typer.Option(help="Of the animation, in pixels.")] = 720,
 ) -> None:
     """Make the pictures of the README."""
     from PIL.Image import Dither
