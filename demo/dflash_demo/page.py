@@ -134,6 +134,8 @@ def _wire(
             return
         try:
             for kind, body in tell(ticket):
+                if visitors.current(visitor) is not ticket:  # something else is on this visitor's page by now
+                    continue
                 if kind == "message":
                     yield json.dumps(body), gr.skip()
                 elif body is not None:
@@ -153,7 +155,7 @@ def _wire(
         except DFlashError as error:
             gr.Warning(html.escape(str(error)), title="This file cannot be shown", duration=None)
             return gr.skip(), gr.skip()
-        visitors.stop(_visitor(request))
+        visitors.leave(_visitor(request))
         return json.dumps(message), gr.update(value=None, interactive=False)
 
     quietly = {"show_progress": "hidden", "api_visibility": "private"}
@@ -182,9 +184,7 @@ def _request(values: tuple[Any, ...]) -> Request:
 
 def _leaving(visitors: Visitors) -> Callable[[gr.Request], None]:
     def leave(request: gr.Request) -> None:
-        if ticket := visitors.current(_visitor(request)):
-            ticket.stop()
-            visitors.end(_visitor(request), ticket)
+        visitors.leave(_visitor(request))
 
     return leave
 

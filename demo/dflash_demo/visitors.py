@@ -64,6 +64,12 @@ class Visitors:
         if ticket := self.current(visitor):
             ticket.stop()
 
+    def leave(self, visitor: str) -> None:
+        """The visitor wants no more of their run: it is stopped, and nothing of it is shown."""
+        if ticket := self.current(visitor):
+            ticket.stop()
+            self.end(visitor, ticket)
+
     def end(self, visitor: str, ticket: Ticket) -> None:
         """The run is over."""
         with self._lock:

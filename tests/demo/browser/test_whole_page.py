@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from dflash_demo.pairs import Pairs
 from dflash_demo.settings import Limits
+from dflash_demo.story import Rounds
 from dflash_hf import Trace
 from tests.demo.conftest import Files, files, pairs, source
 
@@ -93,6 +95,18 @@ def visit(chromium: Any, address: str) -> Iterator[Callable[..., Visitor]]:
     assert complaints == []
 
 
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds take long enough for a visitor to act between two of them, on any machine."""
+    add = Rounds.add
+
+    def later(self: Rounds, record: Any) -> Any:
+        time.sleep(0.1)
+        return add(self, record)
+
+    monkeypatch.setattr(Rounds, "add", later)
+
+
 def test_a_question_is_answered_and_the_numbers_are_the_traces(visit: Callable[..., Visitor], tmp_path: Path) -> None:
     visitor = visit()
     visitor.ask(PERFECT)
@@ -109,7 +123,7 @@ def test_a_question_is_answered_and_the_numbers_are_the_traces(visit: Callable[.
     assert visitor.part("tile-speedup").inner_text() == f"{rates[0] / rates[1]:.2f}×"
 
 
-def test_stop_ends_the_run_and_another_can_begin(visit: Callable[..., Visitor]) -> None:
+def test_stop_ends_the_run_and_another_can_begin(visit: Callable[..., Visitor], slowly: None) -> None:
     visitor = visit()
     visitor.ask("along the river a", tokens=200)  # nothing is kept: 200 rounds
     visitor.wait_for("drafting")
@@ -173,7 +187,7 @@ def test_two_visitors_have_their_own_runs(visit: Callable[..., Visitor], tmp_pat
     assert second.part("prompt").inner_text() == PERFECT
 
 
-def test_stop_while_waiting_takes_only_that_visitor_out(visit: Callable[..., Visitor]) -> None:
+def test_stop_while_waiting_takes_only_that_visitor_out(visit: Callable[..., Visitor], slowly: None) -> None:
     first, second = visit(), visit()
     first.ask("along the river a", tokens=150)
     first.wait_for("drafting")
