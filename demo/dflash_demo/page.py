@@ -6,7 +6,7 @@ import html
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -133,18 +133,18 @@ def _wire(
         if ticket is None:
             return
         try:
-            for kind, body in tell(ticket):
-                if visitors.current(visitor) is not ticket:  # something else is on this visitor's page by now
-                    continue
-                if kind == "message":
-                    yield json.dumps(body), gr.skip()
-                elif body is not None:
-                    with _file_of(body) as path:  # Gradio copies it, for this visitor, before it asks for more
-                        yield gr.skip(), gr.DownloadButton(value=str(path), interactive=True)
+            with closing(tell(ticket)) as told:
+                for kind, body in told:
+                    if visitors.current(visitor) is not ticket:  # something else is on this visitor's page by now
+                        yield gr.skip(), gr.skip()  # Gradio sends a generator's last word once more at its end
+                        return
+                    if kind == "message":
+                        yield json.dumps(body), gr.skip()
+                    elif body is not None:
+                        with _file_of(body) as path:  # Gradio copies it, for this visitor, before it asks for more
+                            yield gr.skip(), gr.DownloadButton(value=str(path), interactive=True)
         finally:
-            ticket.stop()
             visitors.end(visitor, ticket)
-            ticket.put_away()
 
     def halt(request: gr.Request) -> None:
         visitors.stop(_visitor(request))

@@ -150,6 +150,22 @@ def test_a_saved_run_is_loaded_again(visit: Callable[..., Visitor], tmp_path: Pa
     assert "A recorded run" in other.part("notice").inner_text()
 
 
+def test_a_file_loaded_during_a_run_stays_on_the_page(
+    visit: Callable[..., Visitor], slowly: None, tmp_path: Path
+) -> None:
+    visitor = visit()
+    visitor.ask(PERFECT, tokens=16)
+    visitor.wait_for("done")
+    visitor.saved(tmp_path)
+    visitor.ask("along the river a", tokens=200)
+    visitor.wait_for("drafting")
+    visitor.load(tmp_path / "run.json")
+    visitor.page.get_by_text("A recorded run").wait_for()
+    visitor.page.wait_for_timeout(1500)  # the stopped run's last words would have come by now
+    visitor.wait_for("done")
+    assert visitor.part("prompt").inner_text() == PERFECT
+
+
 def test_a_damaged_file_is_explained_and_changes_nothing(visit: Callable[..., Visitor], tmp_path: Path) -> None:
     visitor = visit()
     before = visitor.text()
