@@ -18,10 +18,11 @@ from dflash_demo.pairs import Pairs
 from dflash_demo.settings import Limits, Request
 from dflash_demo.story import Clock, Rounds, Story
 from dflash_demo.thinking import thinking_warning
+from dflash_demo.tokens import texts_of_trace
 from dflash_demo.visitors import Ticket
 from dflash_demo.why import why_no_gain
 from dflash_hf import DFlashError, DFlashOptions, OptionsError, RoundRecord, Trace
-from dflash_hf.bench.answers import Answer, Comparison, compare, drafted, plain
+from dflash_hf.bench.answers import Answer, compare, drafted, plain
 from dflash_hf.bench.measure import to_device
 from dflash_hf.bench.pair import Pair
 from dflash_hf.bench.prompts import encode
@@ -44,7 +45,6 @@ class Outcome:
     trace: Trace | None = None
     text: str = ""
     plain: Answer | None = None
-    comparison: Comparison | None = None
 
 
 class Run:
@@ -141,7 +141,8 @@ class Run:
             raise _Stopped
 
     def _drafted(self, pair: Pair, inputs: dict[str, Any]) -> Answer:
-        rounds, story, request = Rounds(decoder_of(pair.tokenizer)), self.story, self._request
+        decode, story, request = decoder_of(pair.tokenizer), self.story, self._request
+        rounds = Rounds(decode)
         began = self._begin()
 
         def first_token(tokens: list[int]) -> None:
@@ -166,8 +167,8 @@ class Run:
         story.drafted.seconds, story.drafted.done = answer.seconds, True
         assert answer.trace is not None
         answer.trace.target, answer.trace.drafter = pair.names["target"], pair.names["drafter"]
-        self.outcome.trace = answer.trace
-        self.outcome.text = decoder_of(pair.tokenizer)(answer.tokens)
+        self.outcome.trace, self.outcome.text = answer.trace, decode(answer.tokens)
+        story.settle(texts_of_trace(decode, answer.tokens))
         return answer
 
     def _plain(self, pair: Pair, inputs: dict[str, Any], answer: Answer) -> None:
@@ -191,7 +192,7 @@ class Run:
     def _verdict(self, pair: Pair, inputs: dict[str, Any], answer: Answer, other: Answer) -> dict[str, Any]:
         if not self._request.sampling.greedy:
             return _verdict("sampled", "two draws at this temperature: their texts are not compared")
-        self.outcome.comparison = found = compare(pair, inputs, answer.tokens, other.tokens)
+        found = compare(pair, inputs, answer.tokens, other.tokens)
         if found.identical:
             return _verdict("identical", "identical text")
         gap = None if found.verdict is None else found.gap

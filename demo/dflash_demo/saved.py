@@ -106,6 +106,7 @@ def read_run(source: str | Path, pair: Pair | None) -> dict[str, Any]:
         raise TraceError(f"The file has {path.stat().st_size:,} bytes; this page reads up to {MAX_BYTES:,}.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(data, allow_nan=False)  # Python reads NaN and 1e999, browsers do not
     except (ValueError, RecursionError) as error:
         raise TraceError(f"This is no trace: the file is not JSON ({error}).") from error
     kind = data.get("schema") if isinstance(data, dict) else None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
-from dflash_demo.tokens import TokenTexts, texts_of_rejected
+from dflash_demo.tokens import TokenTexts, texts_of_rejected, texts_of_trace
 from dflash_demo.visitors import Ticket
 from dflash_hf.streaming import Decode
 from dflash_hf.trace import RoundRecord, Trace
@@ -77,6 +78,17 @@ class Story:
             "why": self.why,
         }
 
+    def settle(self, texts: Sequence[str]) -> None:
+        """The finished answer's texts, one a token. Where they are not what was told, the run is told anew.
+
+        They differ when the answer ends inside a character, or its decoder rewrites what it gave before.
+        """
+        tokens = [token for told in self.rounds for token in told["tokens"]]
+        if [token[0] for token in tokens] != list(texts):
+            for token, text in zip(tokens, texts, strict=True):
+                token[0] = text
+            self.run = uuid4().hex  # for a page that only ever adds, this is another run
+
     def say(self, kind: str, text: str) -> None:
         """A line on the page: ``kind`` is info, warning or error."""
         self.notice = {"kind": kind, "text": text}
@@ -140,7 +152,11 @@ def rounds_of(trace: Trace, decode: Decode) -> list[dict[str, Any]]:
     """All rounds of a finished trace."""
     teller = Rounds(decode)
     begun = [] if trace.first_token is None else [teller.prefill(trace.first_token, trace.prefill_ms / 1e3)]
-    return begun + [teller.add(record) for record in trace.rounds]
+    rounds = begun + [teller.add(record) for record in trace.rounds]
+    tokens = [token for told in rounds for token in told["tokens"]]
+    for token, text in zip(tokens, texts_of_trace(decode, trace.tokens), strict=True):
+        token[0] = text
+    return rounds
 
 
 def _rounded(values: Sequence[float | None], place: int) -> float | None:

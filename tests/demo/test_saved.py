@@ -93,10 +93,18 @@ def test_a_damaged_run_is_refused_with_the_place(body: dict, tmp_path: Path, cha
         read_run(written(tmp_path, body), None)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "[" * 100_000, '"text"', "{}"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 100_000, '"text"', "{}"]
+)
 def test_what_is_no_run_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(TraceError):
         read_run(written(tmp_path, content), None)
+
+
+def test_numbers_a_browser_cannot_read_are_refused(body: dict, tmp_path: Path) -> None:
+    body["drafted_run"]["seconds"] = float("inf")
+    with pytest.raises(TraceError, match="not JSON"):
+        read_run(written(tmp_path, body), None)
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dflash_demo.settings import Request
 from dflash_demo.story import WINDOW, Rounds, Story, rounds_of
+from dflash_demo.tokens import texts_of_trace
 from dflash_demo.visitors import Ticket
 from dflash_hf import RoundRecord, Trace
 
@@ -54,3 +55,19 @@ def test_a_trace_tells_the_rounds_the_live_run_told() -> None:
     told = [live.prefill(72, 0.25), *(live.add(item) for item in records)]
     assert rounds_of(trace, decode) == told
     assert "".join(token[0] for round_ in told for token in round_["tokens"]) == "Ha€c"
+
+
+def test_an_answer_that_ends_inside_a_character_is_told_to_its_last_byte() -> None:
+    euro = list("€".encode())
+    trace = Trace(first_token=72, rounds=[record(b"a", 1, euro[0]), record(b"", 0, euro[1], cut=True)])
+    live = Rounds(decode)
+    told = story()
+    told.rounds = [live.prefill(72, 0), *(live.add(item) for item in trace.rounds)]
+    run, joined = told.run, lambda rounds: "".join(token[0] for round_ in rounds for token in round_["tokens"])
+    assert joined(told.rounds) == "Ha"
+    told.settle(texts_of_trace(decode, trace.tokens))
+    assert joined(told.rounds) == joined(rounds_of(trace, decode)) == decode(trace.tokens) != "Ha"
+    assert told.run != run  # the page draws it anew
+    again = told.run
+    told.settle(texts_of_trace(decode, trace.tokens))
+    assert told.run == again
