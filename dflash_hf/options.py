@@ -12,6 +12,7 @@ from dflash_hf.trace import RoundRecord
 __all__ = ["DFlashOptions"]
 
 _PROPOSALS = ("argmax", "sampled")
+_PACKING = ("auto", "always", "never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class DFlashOptions:
             other's draws.
         trace_probabilities: also record the target's and the drafter's probability of every drafted token. Costs a
             softmax over the vocabulary per drafted token.
+        pack_weights: whether linear layers in float32 on a CPU read copies of their weights that suit a block's few
+            rows, which makes a round there about twice as fast for twice the memory of the weights. ``"auto"``: where
+            the weights exceed the processor's caches and the copies take at most a quarter of the free memory.
         on_round: called with each finished ``RoundRecord``, after its tokens were streamed.
 
     Raises:
@@ -36,6 +40,7 @@ class DFlashOptions:
     max_draft_tokens: int | None = None
     proposals: Literal["argmax", "sampled"] = "argmax"
     trace_probabilities: bool = False
+    pack_weights: Literal["auto", "always", "never"] = "auto"
     on_round: Callable[[RoundRecord], None] | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +49,8 @@ class DFlashOptions:
             raise OptionsError(f"max_draft_tokens must be a whole number of at least 0 or None, got {cap!r}")
         if self.proposals not in _PROPOSALS:
             raise OptionsError(f"proposals must be one of {', '.join(_PROPOSALS)}, got {self.proposals!r}")
+        if self.pack_weights not in _PACKING:
+            raise OptionsError(f"pack_weights must be one of {', '.join(_PACKING)}, got {self.pack_weights!r}")
         if self.on_round is not None and not callable(self.on_round):
             raise OptionsError(f"on_round must be callable, got {self.on_round!r}")
 

@@ -78,6 +78,7 @@ class Trace:
     dtype: str = ""
     device: str = ""
     attn_implementation: str = ""
+    packed_bytes: int = 0  # copies of weights laid out for narrow products (``DFlashOptions.pack_weights``)
     fallback: str | None = None
     rows: list[Trace] = field(default_factory=list)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from dflash_hf.generation.sequential import Call, SequentialLoop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
 from dflash_hf.target.cache_rows import split_cache
+from dflash_hf.target.packing import PackedWeights
 from dflash_hf.target.pairing import pair_view
 from dflash_hf.target.state import CropState
 from dflash_hf.target.taps import TapRecorder
@@ -103,7 +104,11 @@ def generate(
         for row, own in enumerate(caches)
     ]
     key = host.cache_key(model)
-    with _undone(loops, turn, taps, cache, new_trace(view, assistant)) as trace:
+    compiled = loops[0].call.forward is not model  # its graph would be made anew, with neither hooks nor copies
+    packed = PackedWeights([assistant] if compiled else [model, assistant], options.pack_weights)
+    patches = [packed] if compiled else [packed, taps]
+    with _undone(loops, turn, patches, cache, new_trace(view, assistant)) as trace:
+        trace.packed_bytes = packed.bytes
         for row, loop in enumerate(loops):
             kwargs = model_kwargs if rows == 1 else {**row_of_arguments(model_kwargs, row), key: caches[row]}
             loop.run(input_ids[row : row + 1], kwargs)
@@ -133,7 +138,7 @@ def _loop(
 
 @contextmanager
 def _undone(
-    loops: Sequence[SequentialLoop], turn: Turn, taps: TapRecorder, cache: Any, whole: Trace
+    loops: Sequence[SequentialLoop], turn: Turn, patches: Sequence[Any], cache: Any, whole: Trace
 ) -> Iterator[Trace]:
     """The call between the things that must be undone, whatever happens; gives its trace, ``whole`` for many rows."""
     started = time.perf_counter()
@@ -141,8 +146,9 @@ def _undone(
     trace.rows = [] if len(loops) == 1 else [loop.trace for loop in loops]
     finished = False
     try:
-        compiled = loops[0].call.forward is not loops[0].call.model  # hooks would be traced into its graph
-        with nullcontext() if compiled else taps:
+        with ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
             yield trace
         finished = True
     finally:

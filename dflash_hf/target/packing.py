@@ -1,0 +1,183 @@
+"""Narrow matrix products on a CPU, with weights that are laid out for them once.
+
+A pass over the few tokens of a block is bound by the reading of weights. torch's CPU product of 2 to 16 rows with a
+weight matrix rearranges that matrix at every call, and so costs two passes over one token; oneDNN multiplies with a
+copy that was rearranged once, at little more than the cost of one. The copies live beside the model, whose weights are
+not touched: while a call runs, its linear layers read their copies, on its thread alone. Later calls read the same
+copies, for as long as the weights they were made from are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Literal
+from weakref import WeakKeyDictionary, ref
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from dflash_hf.errors import OptionsError
+
+__all__ = ["Pack", "PackedWeights"]
+
+Pack = Literal["auto", "always", "never"]
+
+_WORTH_BYTES = 64 * 2**20  # less than this sits in the processor's caches and gains nothing
+_SHARE_OF_FREE = 4  # "auto" takes at most one part in this many of the free memory
+
+
+class PackedWeights:
+    """A ``with`` block in which the linear layers of ``modules`` read packed copies, on this thread.
+
+    Taken are plain ``nn.Linear`` layers on an x86 CPU in float32, and in bfloat16 where the CPU has no instructions
+    for it (their copies are float32, so that a product is summed in float32 and rounded once); all others compute as
+    ever.
+
+    Args:
+        modules: the target and its drafter.
+        pack: "auto" packs what is worth it and takes little of the free memory; "always" and "never" as they say.
+
+    Raises:
+        OptionsError: "always", where nothing can be packed.
+
+    Attributes:
+        bytes: what the copies of this block take.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], pack: Pack = "auto") -> None:
+        self._modules, self._pack = list(modules), pack
+        self._readers: list[_Reader] = []
+
+    @property
+    def bytes(self) -> int:
+        return sum(reader.bytes for reader in self._readers)
+
+    def __enter__(self) -> PackedWeights:
+        linears = [] if self._pack == "never" or not _machine_packs() else list(_packable(self._modules))
+        if self._pack == "always" and not linears:
+            raise OptionsError(
+                "pack_weights='always' finds nothing to pack: it takes plain linear layers in float32 on an x86 CPU"
+            )
+        if self._pack == "auto" and not _worth_it(linears):
+            linears = []
+        try:
+            self._let_in(linears)
+        except BaseException:  # out of memory, Ctrl-C
+            self._let_out()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._let_out()
+
+    def _let_in(self, linears: list[nn.Linear]) -> None:
+        with _LOCK:
+            for linear in linears:
+                if (reader := _reader_of(linear)) is not None:
+                    self._readers.append(reader)
+                    reader.let_in(linear)
+
+    def _let_out(self) -> None:
+        with _LOCK:
+            while self._readers:
+                self._readers.pop().let_out()
+
+
+class _Reader:
+    """Stands in for one layer's ``forward`` while somebody reads its copy; to other threads it is the layer's own."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        self._linear = ref(linear)  # the copy must not keep the layer alive
+        self.stamp, self.bytes = _stamp(linear.weight), _bytes(linear)
+        self._copy: Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach().float(), None)
+        self._threads: Counter[int] = Counter()
+
+    def let_in(self, linear: nn.Linear) -> None:
+        self._threads[threading.get_ident()] += 1
+        linear.forward = self  # type: ignore[method-assign, assignment]
+
+    def let_out(self) -> None:
+        self._threads[threading.get_ident()] -= 1
+        self._threads += Counter()  # drops what is not above 0
+        if not self._threads and (linear := self._linear()) is not None:
+            vars(linear).pop("forward", None)
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self._threads)
+
+    def __call__(self, hidden_states: Tensor) -> Tensor:
+        linear = self._linear()
+        assert linear is not None, "a layer that is called is alive"
+        if torch.compiler.is_compiling():
+            return nn.Linear.forward(linear, hidden_states)
+        dtype = hidden_states.dtype
+        lone = dtype != torch.float32 and hidden_states.shape[:-1].numel() == 1  # half the bytes to read
+        if threading.get_ident() not in self._threads or dtype != linear.weight.dtype or lone:
+            return nn.Linear.forward(linear, hidden_states)
+        bias = None if linear.bias is None else linear.bias.float()
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(hidden_states.float(), self._copy, bias, "none", [], "")
+        return product.to(dtype)
+
+
+_COPIES: WeakKeyDictionary[nn.Linear, _Reader] = WeakKeyDictionary()
+_LOCK = threading.RLock()
+
+
+def _reader_of(linear: nn.Linear) -> _Reader | None:
+    """The copy of this layer, made anew when its weights have changed; None while others read an outdated one."""
+    reader = _COPIES.get(linear)
+    if reader is not None and reader.stamp == _stamp(linear.weight):
+        return reader
+    if reader is not None and reader.in_use:
+        return None
+    _COPIES[linear] = reader = _Reader(linear)
+    return reader
+
+
+def _stamp(weight: Tensor) -> tuple[int, int]:
+    """Where the weights are and the sum of their bits, at the price of reading them once."""
+    bits = weight.detach().reshape(-1).view(torch.uint8)
+    start = -bits.data_ptr() % 8  # eight bytes at a time, from where they are aligned
+    end = start + (bits.numel() - start) // 8 * 8
+    whole = bits[start:end]
+    if whole.storage_offset() % 8:
+        return weight.data_ptr(), int(bits.view(torch.int32 if weight.itemsize == 4 else torch.int16).sum())
+    return weight.data_ptr(), int(whole.view(torch.int64).sum() + bits[:start].sum() + bits[end:].sum())
+
+
+def _packable(modules: Iterable[nn.Module]) -> Iterator[nn.Linear]:
+    """Plain linear layers whose weights lie on the CPU, each once: no subclass, no other ``forward``."""
+    if torch.is_autocast_enabled("cpu"):
+        return
+    dtypes = {torch.float32} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32, torch.bfloat16}
+    for linear in dict.fromkeys(each for module in modules for each in module.modules()):
+        weight = linear._parameters.get("weight")
+        if not isinstance(linear, nn.Linear) or type(linear) is not nn.Linear:
+            continue
+        if not isinstance(vars(linear).get("forward"), _Reader | None) or type(weight) is not nn.Parameter or type(weight.data) is not Tensor:
+            continue
+        if weight.device.type == "cpu" and weight.dtype in dtypes and weight.is_contiguous():
+            yield linear
+
+
+def _worth_it(linears: list[nn.Linear]) -> bool:
+    """Whether packing pays: the copies that exist count as packed already."""
+    whole = sum(map(_bytes, linears))
+    new = sum(_bytes(linear) for linear in linears if linear not in _COPIES)
+    return whole >= _WORTH_BYTES and new * _SHARE_OF_FREE <= psutil.virtual_memory().available
+
+
+def _bytes(linear: nn.Linear) -> int:
+    return linear.weight.numel() * torch.float32.itemsize
+
+
+def _machine_packs() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
