@@ -127,6 +127,7 @@ class _Reader:
         return product.to(dtype)
 
 
+_READ = (_Reader, type(None))  # what a plain layer may have as a ``forward`` of its own
 _COPIES: WeakKeyDictionary[nn.Linear, _Reader] = WeakKeyDictionary()
 _LOCK = threading.RLock()
 
@@ -159,10 +160,10 @@ def _packable(modules: Iterable[nn.Module]) -> Iterator[nn.Linear]:
         return
     dtypes = {torch.float32} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else {torch.float32, torch.bfloat16}
     for linear in dict.fromkeys(each for module in modules for each in module.modules()):
-        weight = linear._parameters.get("weight")
         if not isinstance(linear, nn.Linear) or type(linear) is not nn.Linear:
             continue
-        if not isinstance(vars(linear).get("forward"), _Reader | None) or type(weight) is not nn.Parameter or type(weight.data) is not Tensor:
+        weight, forward = linear._parameters.get("weight"), vars(linear).get("forward")
+        if type(weight) is not nn.Parameter or type(weight.data) is not Tensor or type(forward) not in _READ:
             continue
         if weight.device.type == "cpu" and weight.dtype in dtypes and weight.is_contiguous():
             yield linear
