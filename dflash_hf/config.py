@@ -6,16 +6,20 @@ knows a dialect's key names (``checkpoints/``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PretrainedConfig
 
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["EMBEDDINGS", "DFlashConfig"]
+__all__ = ["EMBEDDINGS", "FUSIONS", "HEADS", "WINDOW_RULES", "DFlashConfig"]
 
-EMBEDDINGS = ("target", "target_rows")  # the target's embedding module, or its raw rows (no scale, no norm)
+# What fills the block: the target's embedding module, its raw rows (no scale, no norm), or an embedding of its own.
+EMBEDDINGS = ("target", "target_rows", "own")
+HEADS = ("parallel", "markov", "gru", "selector", "fly")
+FUSIONS = ("concat", "adapter", "normed", "mixed", "mixed_concat", "gated")
+WINDOW_RULES = ("query", "anchor", "context")
 
 
 class DFlashConfig(PretrainedConfig):
@@ -32,9 +36,29 @@ class DFlashConfig(PretrainedConfig):
         mask_token_id: id whose embedding fills the slots after the anchor.
         layer_windows: per layer, how many positions a query sees including its own, or None for all.
         layer_causal: per layer, whether a slot sees only itself and earlier slots of the block.
-        embedding: which embedding fills the block: ``"target"`` (the module, with its scale) or ``"target_rows"``.
+        window_rule: what a window is counted from. ``"query"``: every slot sees its own window, block included;
+            ``"context"``: the same for the context, while the block is seen whole; ``"anchor"``: every slot sees the
+            ``window`` context rows before the anchor, and the block whole.
+        first_slot: the slot that proposes the first token: 1, or 0 where slot ``k`` predicts the token after it.
+        num_draft_tokens: tokens proposed from there on; as many as there are slots, unless it is given.
+        embedding: which embedding fills the block: ``"target"`` (the module, with its scale), ``"target_rows"`` or
+            ``"own"``, which is not scaled.
+        mask_embedding: the masks' embedding is a row of its own.
         embedding_scale: extra factor on the block's embeddings.
+        draft_vocab_size: rows of the drafter's own LM head; None borrows the target's.
+        reduced_vocabulary: the own head's rows are some of the target's ids, listed in ``d2t``.
         output_multiplier, final_logit_softcapping: applied to the draft logits, in this order.
+        head: how hidden states become proposals: ``kind`` (one of ``HEADS``) and what that head takes.
+        fusion: how taps become context features, one of ``FUSIONS`` (``drafter.fusion``).
+        last_tap: a tap of the target's last layer is read ``"normed"``, as the host's last hidden state, or ``"raw"``.
+        context_input_norm: context features pass through each layer's input norm.
+        context_projections: context features have key and value projections of their own.
+        convolution: ``kernel_size`` and ``group_size`` of DFlash 2's convolutions, or None.
+        attention_gate: ``"head"`` or ``"channel"``: the attention's output is gated by softplus, or None.
+        attention_sinks: every attention head has a learned logit that takes part in the softmax and nothing else.
+        value_scale: factor on all values.
+        rope_interleaved: pairs to rotate stand side by side instead of in two halves.
+        context_rope_theta: the context keys' own rotary base, or None for the one of ``rope_parameters``.
         vocab_size: vocabulary it was trained with; a pairing puts the target's in its place, and
             ``stored_vocab_size`` keeps what the files say.
         target_name: the target it was trained for, where the files or the card say so.
@@ -65,10 +89,27 @@ class DFlashConfig(PretrainedConfig):
         rms_norm_eps: float = 1e-6,
         hidden_act: str = "silu",
         attention_bias: bool = False,
+        window_rule: str = "query",
+        first_slot: int = 1,
+        num_draft_tokens: int | None = None,
         embedding: str = "target",
+        mask_embedding: bool = False,
         embedding_scale: float = 1.0,
+        draft_vocab_size: int | None = None,
+        reduced_vocabulary: bool = False,
         output_multiplier: float = 1.0,
         final_logit_softcapping: float | None = None,
+        head: Mapping[str, Any] | None = None,
+        fusion: str = "concat",
+        last_tap: str = "normed",
+        context_input_norm: bool = False,
+        context_projections: bool = False,
+        convolution: Mapping[str, int] | None = None,
+        attention_gate: str | None = None,
+        attention_sinks: bool = False,
+        value_scale: float = 1.0,
+        rope_interleaved: bool = False,
+        context_rope_theta: float | None = None,
         vocab_size: int | None = None,
         target_name: str | None = None,
         initializer_range: float = 0.02,
@@ -93,10 +134,27 @@ class DFlashConfig(PretrainedConfig):
         self.hidden_act = hidden_act
         self.attention_bias = attention_bias
         self.attention_dropout = 0.0
+        self.window_rule = window_rule
+        self.first_slot = first_slot
+        self.num_draft_tokens = block_size - first_slot if num_draft_tokens is None else num_draft_tokens
         self.embedding = embedding
+        self.mask_embedding = mask_embedding
         self.embedding_scale = embedding_scale
+        self.draft_vocab_size = draft_vocab_size
+        self.reduced_vocabulary = reduced_vocabulary
         self.output_multiplier = output_multiplier
         self.final_logit_softcapping = final_logit_softcapping
+        self.head = dict(head or {"kind": "parallel"})
+        self.fusion = fusion
+        self.last_tap = last_tap
+        self.context_input_norm = context_input_norm
+        self.context_projections = context_projections
+        self.convolution = None if convolution is None else dict(convolution)
+        self.attention_gate = attention_gate
+        self.attention_sinks = attention_sinks
+        self.value_scale = value_scale
+        self.rope_interleaved = rope_interleaved
+        self.context_rope_theta = context_rope_theta
         self.vocab_size = vocab_size
         self.stored_vocab_size = kwargs.pop("stored_vocab_size", vocab_size)
         self.target_name = target_name
@@ -104,6 +162,12 @@ class DFlashConfig(PretrainedConfig):
         kwargs.setdefault("tie_word_embeddings", False)
         super().__init__(**kwargs)
         _check(self)
+
+    @property
+    def context_windows(self) -> list[int | None]:
+        """Per layer, the window that the anchor sees, its own position included: what a context has to keep."""
+        more = self.window_rule == "anchor"
+        return [None if window is None else window + more for window in self.layer_windows]
 
 
 def _check(config: DFlashConfig) -> None:
@@ -127,7 +191,18 @@ def _check(config: DFlashConfig) -> None:
         problems.append(f"mask_token_id is {config.mask_token_id!r}; it is the id that fills a block's slots")
     if not config.target_layer_ids:
         problems.append("target_layer_ids is empty: a DFlash drafter reads at least one target layer")
-    if config.embedding not in EMBEDDINGS:
-        problems.append(f"embedding {config.embedding!r}; known: {', '.join(EMBEDDINGS)}")
+    for name, known in (("embedding", EMBEDDINGS), ("fusion", FUSIONS), ("window_rule", WINDOW_RULES)):
+        if getattr(config, name) not in known:
+            problems.append(f"{name} {getattr(config, name)!r}; known: {', '.join(known)}")
+    if config.head.get("kind") not in HEADS:
+        problems.append(f"head {config.head}; known kinds: {', '.join(HEADS)}")
+    if config.first_slot not in (0, 1):
+        problems.append(f"first_slot {config.first_slot}: the first proposing slot is 0 or 1")
+    elif not 1 <= config.num_draft_tokens <= config.block_size - config.first_slot:
+        problems.append(
+            f"num_draft_tokens {config.num_draft_tokens}: slots {config.first_slot} to {config.block_size - 1} propose"
+        )
+    if config.reduced_vocabulary and config.draft_vocab_size is None:
+        problems.append("a reduced vocabulary without a head of its own (draft_vocab_size)")
     if problems:
         raise CheckpointError("the drafter's config contradicts itself: " + "; ".join(problems))

@@ -11,7 +11,7 @@ from dflash_hf.trace import RoundRecord
 
 __all__ = ["DFlashOptions"]
 
-_PROPOSALS = ("argmax", "sampled")
+_PROPOSALS = ("auto", "argmax", "sampled")
 _PACKING = ("auto", "always", "never")
 
 
@@ -24,8 +24,8 @@ class DFlashOptions:
             decoding through the same loop. ``num_assistant_tokens`` of ``generate``, when set, is the same cap.
         proposals: what is proposed when sampling. ``"argmax"``: the likeliest token of each slot, kept with the
             probability the target gives it. ``"sampled"``: drawn from the drafter and kept by the ratio rule. Both
-            leave the target's distribution exact; the first keeps more, as a block's slots do not know of each
-            other's draws.
+            leave the target's distribution exact. ``"auto"`` draws where a slot knows what was drawn before it, and
+            takes the likeliest where slots are independent: there that keeps more.
         trace_probabilities: also record the target's and the drafter's probability of every drafted token. Costs a
             softmax over the vocabulary per drafted token.
         pack_weights: whether linear layers in float32 on a CPU read copies of their weights that suit a block's few
@@ -38,7 +38,7 @@ class DFlashOptions:
     """
 
     max_draft_tokens: int | None = None
-    proposals: Literal["argmax", "sampled"] = "argmax"
+    proposals: Literal["auto", "argmax", "sampled"] = "auto"
     trace_probabilities: bool = False
     pack_weights: Literal["auto", "always", "never"] = "auto"
     on_round: Callable[[RoundRecord], None] | None = None

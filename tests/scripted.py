@@ -43,7 +43,7 @@ class ScriptedContext(GrowingContext):
 class ScriptedDrafter(DFlashDrafter):
     """Runs the real network, so that injection and shapes are exercised, then answers by script."""
 
-    head: Tensor
+    head_rows: Tensor
     scripts: list[list[int]]
     spoil: Callable[[int], bool]
     sharpness: float = 30.0  # how sure it is of its script; low values give every token a chance
@@ -51,7 +51,7 @@ class ScriptedDrafter(DFlashDrafter):
     contexts: int
 
     def new_context(self) -> ScriptedContext:
-        context = ScriptedContext(self.config.layer_windows)
+        context = ScriptedContext(self.config.context_windows)
         context.script = self.scripts[self.contexts % len(self.scripts)]
         self.contexts += 1
         return context
@@ -61,12 +61,12 @@ class ScriptedDrafter(DFlashDrafter):
         self.calls += 1
         anchor = int(position_ids[0, -noise_embeds.shape[1]])
         ids = [self._token(cache.script, anchor + slot) for slot in range(noise_embeds.shape[1])]
-        rows = self.head[ids]
+        rows = self.head_rows[ids]
         return BaseModelOutput(last_hidden_state=self.sharpness * (rows / rows.norm(dim=-1, keepdim=True))[None])
 
     def _token(self, script: list[int], place: int) -> int:
         token = script[place] if place < len(script) else 0
-        return (token + 1) % len(self.head) if self.spoil(place) else token
+        return (token + 1) % len(self.head_rows) if self.spoil(place) else token
 
 
 def scripted(
@@ -81,7 +81,7 @@ def scripted(
     """
     torch.manual_seed(1)
     drafter = ScriptedDrafter(tiny_config(target, **changes)).to(target.dtype).eval()
-    drafter.head = target.get_output_embeddings().weight.detach()
+    drafter.head_rows = target.get_output_embeddings().weight.detach()
     several = not isinstance(script, Tensor) and len(script) > 0 and isinstance(script[0], Tensor)
     rows = script if several else [script]
     drafter.scripts = [row.flatten().tolist() if isinstance(row, Tensor) else list(row) for row in rows]

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from dflash_hf.checkpoints.files import CheckpointFiles, TensorTable
 from dflash_hf.checkpoints.reading import Reading, is_surplus
@@ -36,8 +35,10 @@ def assemble(files: CheckpointFiles, reading: Reading, *, dtype: torch.dtype, de
     if problems := _misfits(wanted, files.tensors, reading):
         raise CheckpointError(f"{files.folder}: config.json and the tensors do not match: " + "; ".join(problems))
     drafter.load_state_dict(_weights(files, reading, dtype, device), strict=True, assign=True)
-    # Made by hand: on the meta device its frequencies have no values, and they stay float32 whatever the weights are.
-    drafter.rotary_emb = Qwen3RotaryEmbedding(drafter.config).to(device)
+    # Anew: on the meta device its frequencies had no values.
+    drafter.make_rotary()
+    drafter.rotary_emb.to(device)
+    drafter.context_rotary_emb.to(device)
     return drafter.eval()
 
 
@@ -55,10 +56,13 @@ def stored_dtype(tensors: TensorTable) -> torch.dtype:
 def _misfits(wanted: dict[str, tuple[int, ...]], tensors: TensorTable, reading: Reading) -> list[str]:
     problems = []
     found = {canonical: tensors[name].shape for name, canonical in reading.names.items()}
+    found |= {canonical: made.shape for canonical, made in reading.made.items()}
     if missing := sorted(wanted.keys() - found.keys()):
         problems.append(f"missing in the files: {_some(missing)}")
-    surplus = {name for name in tensors if name not in reading.names and not is_surplus(name)}
+    used = reading.names.keys() | {made.source for made in reading.made.values()}
+    surplus = {name for name in tensors if name not in used and not is_surplus(name)}
     surplus |= {name for name, canonical in reading.names.items() if canonical not in wanted}
+    surplus |= {made.source for canonical, made in reading.made.items() if canonical not in wanted}
     if surplus:
         problems.append(f"in the files, but read by nothing: {_some(sorted(surplus))}")
     shapes = [
@@ -68,7 +72,7 @@ def _misfits(wanted: dict[str, tuple[int, ...]], tensors: TensorTable, reading: 
     ]
     if shapes:
         problems.append(_some(shapes))
-    if "fc.weight" in wanted.keys() & found.keys() and found["fc.weight"] != wanted["fc.weight"]:
+    if "fusion.fc.weight" in wanted.keys() & found.keys() and found["fusion.fc.weight"] != wanted["fusion.fc.weight"]:
         config = reading.config
         problems.append(
             f"fc.weight must take {len(config.target_layer_ids)} taps (target_layer_ids {config.target_layer_ids}) of "
@@ -83,20 +87,24 @@ def _some(names: list[str], most: int = 12) -> str:
 
 
 def _weights(files: CheckpointFiles, reading: Reading, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    sources = {*reading.names, *(made.source for made in reading.made.values())}
     by_file: dict[str, list[str]] = defaultdict(list)
-    for name in reading.names:
+    for name in sources:
         by_file[files.tensors[name].file].append(name)
-    state: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     for file, names in by_file.items():
-        state |= _read(files.folder / file, {name: reading.names[name] for name in names}, dtype, device)
-    return state
+        stored |= _read(files.folder / file, names)
+    state = {canonical: stored[name] for name, canonical in reading.names.items()}
+    state |= {canonical: made.make(stored[made.source]) for canonical, made in reading.made.items()}
+    return {
+        name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in state.items()
+    }
 
 
-def _read(path: Path, names: dict[str, str], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+def _read(path: Path, names: list[str]) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            return {
-                canonical: file.get_tensor(name).to(device=device, dtype=dtype) for name, canonical in names.items()
-            }
+            return {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise CheckpointError(f"{path} is damaged ({error}); delete it and download or save it again.") from error

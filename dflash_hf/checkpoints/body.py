@@ -45,7 +45,7 @@ def read_body(fields: Fields, defaults: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def read_taps(fields: Fields, layers: int, ids: list[int] | None, *, derive: bool) -> dict[str, Any]:
+def read_taps(fields: Fields, layers: int, ids: list[int] | None, *, derive: bool, lowest: int = 0) -> dict[str, Any]:
     """Tapped layers and the target's depth. ``derive``: spread them as z-lab's code does when none are given."""
     depth = fields.integer("num_target_layers", None, drafter=True)
     if ids is None:
@@ -56,8 +56,9 @@ def read_taps(fields: Fields, layers: int, ids: list[int] | None, *, derive: boo
                 + "; add the layers the drafter was trained on (0-based)."
             )
         ids = fields.filled("target_layer_ids", spread_taps(depth, layers), "z-lab spreads missing ids over the depth")
-    if negative := [index for index in ids if index < 0]:
-        raise CheckpointError(f"config.json: target_layer_ids {ids} has {negative}; layers are counted from 0")
+    if negative := [index for index in ids if index < lowest]:
+        start = "0" if lowest == 0 else "0, and the embedding is -1"
+        raise CheckpointError(f"config.json: target_layer_ids {ids} has {negative}; layers are counted from {start}")
     if depth is not None and (deep := [index for index in ids if index >= depth]):
         raise CheckpointError(
             f"config.json: target_layer_ids {ids} has {deep}, but num_target_layers is {depth}, so layers are 0 to "

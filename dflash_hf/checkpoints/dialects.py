@@ -23,6 +23,18 @@ READERS: Mapping[str, str] = {
     "zlab": "dflash_hf.checkpoints.zlab:read",
     "modelopt": "dflash_hf.checkpoints.modelopt:read",
     "muse_assistant": "dflash_hf.checkpoints.muse:read",
+    "dflash2": "dflash_hf.checkpoints.dflash2:read",
+    "jetspec": "dflash_hf.checkpoints.jetspec:read",
+    "domino": "dflash_hf.checkpoints.domino:read",
+    "dspark": "dflash_hf.checkpoints.dspark:read",
+    "deepspec-dflash": "dflash_hf.checkpoints.dspark:read",
+    "angelspec-dspark": "dflash_hf.checkpoints.angel:read",
+    "angelspec-dflash": "dflash_hf.checkpoints.angel:read",
+    "dflare": "dflash_hf.checkpoints.angel:read",
+    "dfly": "dflash_hf.checkpoints.angel:read",
+    "speculators-dflash": "dflash_hf.checkpoints.speculators:read",
+    "speculators-dspark": "dflash_hf.checkpoints.speculators:read",
+    "speculators-dflash2": "dflash_hf.checkpoints.speculators:read",
 }
 
 

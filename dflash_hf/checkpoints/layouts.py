@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from dflash_hf.checkpoints.reading import file_name
 from dflash_hf.checkpoints.rope import write_rope
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, OptionsError
@@ -27,7 +28,7 @@ def zlab_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
         CheckpointError: several window lengths, an in-block rule that differs layer by layer in another way than
             z-lab's, or taps of another width than the drafter.
     """
-    causal, problems = _zlab_causal(config), _windows_problem(config)
+    causal, problems = _zlab_causal(config), _beyond_v1(config) + _windows_problem(config)
     if config.target_hidden_size != config.hidden_size:
         problems.append(f"taps of width {config.target_hidden_size} for a drafter of width {config.hidden_size}")
     if causal == "mixed":
@@ -58,7 +59,7 @@ def host_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
     Raises:
         CheckpointError: causal layers, biases, several window lengths, a window of 1, scales, soft cap.
     """
-    problems = _windows_problem(config)
+    problems = _beyond_v1(config) + _windows_problem(config)
     if any(config.layer_causal):
         problems.append("slots that see only earlier slots of the block (causal layers)")
     if config.attention_bias:
@@ -90,11 +91,12 @@ def host_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def host_name(name: str) -> str:
-    """A canonical tensor name as transformers' own drafter calls it.
+    """A tensor's name in memory as transformers' own drafter calls it.
 
-    >>> host_name("hidden_norm.weight"), host_name("layers.0.mlp.up_proj.weight")
+    >>> host_name("fusion.norm.weight"), host_name("layers.0.mlp.up_proj.weight")
     ('encoder.output_norm_enc.weight', 'layers.0.mlp.up_proj.weight')
     """
+    name = file_name(name)
     if name.startswith("fc."):
         return f"encoder.{name}"
     return name.replace("hidden_norm.", "encoder.output_norm_enc.", 1) if name.startswith("hidden_norm.") else name
@@ -166,6 +168,36 @@ def _window(config: DFlashConfig) -> int | None:
     return next((window for window in config.layer_windows if window is not None), None)
 
 
+# What DFlash v1 does not have, the value that means "not there", and what to call it.
+_NEUTRAL: Mapping[str, tuple[Any, str]] = {
+    "window_rule": ("query", "windows counted from the anchor or on the context alone"),
+    "first_slot": (1, "an anchor's slot that proposes"),
+    "mask_embedding": (False, "an embedding of its own for the mask"),
+    "draft_vocab_size": (None, "an LM head of its own"),
+    "head": ({"kind": "parallel"}, "a head that corrects or selects proposals"),
+    "fusion": ("concat", "another fusion of taps than one projection"),
+    "last_tap": ("normed", "a last tap from before the final norm"),
+    "context_input_norm": (False, "context features that pass the layers' input norms"),
+    "context_projections": (False, "projections of the context's own"),
+    "convolution": (None, "convolutions"),
+    "attention_gate": (None, "gated attention"),
+    "attention_sinks": (False, "attention sinks"),
+    "value_scale": (1.0, "a factor on values"),
+    "rope_interleaved": (False, "interleaved rotary pairs"),
+    "context_rope_theta": (None, "a rotary base of the context's own"),
+}
+
+
+def _beyond_v1(config: DFlashConfig) -> list[str]:
+    """What this drafter has beyond DFlash v1, in words."""
+    found = [words for name, (neutral, words) in _NEUTRAL.items() if getattr(config, name) != neutral]
+    if config.embedding == "own":
+        found.append("an embedding of its own")
+    if config.num_draft_tokens != config.block_size - config.first_slot:
+        found.append(f"{config.num_draft_tokens} proposals from a block of {config.block_size}")
+    return found
+
+
 def _windows_problem(config: DFlashConfig) -> list[str]:
     lengths = sorted({window for window in config.layer_windows if window is not None})
     return [f"windows of several lengths ({', '.join(map(str, lengths))})"] if len(lengths) > 1 else []
@@ -183,4 +215,4 @@ def _tidy(written: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(written.items()))
 
 
-LAYOUTS: Mapping[str, Layout] = {"zlab": (zlab_config, str), "host": (host_config, host_name)}
+LAYOUTS: Mapping[str, Layout] = {"zlab": (zlab_config, file_name), "host": (host_config, host_name)}

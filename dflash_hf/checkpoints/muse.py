@@ -56,4 +56,4 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["mask_token_id"] = read_mask_token(fields, _MASK)
     body["embedding"] = "target_rows"
     names = canonical_names(tensors, RENAMES)
-    return Reading(DFlashConfig(**body), names, tuple(fields.defaults), tuple(fields.notes))
+    return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))

@@ -6,18 +6,31 @@ A reader is a function ``read(config, tensors) -> Reading`` that only translates
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["Reader", "Reading", "canonical_names", "is_surplus"]
+__all__ = ["Made", "Reader", "Reading", "canonical_names", "file_name", "is_surplus"]
 
 # Tensors that may be left unread: derived from the config, only needed in training, or copies of the target's.
 _SURPLUS = re.compile(r"(^|\.)(rotary_emb\.(original_)?inv_freq|t2d)$|^verifier_")
+# Where z-lab's names, which dialects translate into, are found in ``DFlashDrafter``.
+_IN_MEMORY = (("fc.", "fusion.fc."), ("hidden_norm.", "fusion.norm."))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A tensor in memory that is computed from one in the files, because the files say it otherwise."""
+
+    source: str  # name in the files
+    shape: tuple[int, ...]
+    make: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +40,13 @@ class Reading:
     Args:
         config: the drafter's description.
         names: name in the files -> name in ``DFlashDrafter.state_dict()``.
+        made: name in ``DFlashDrafter.state_dict()`` -> how it is computed; several may come from one tensor.
         defaults, notes: see :class:`~dflash_hf.checkpoints.provenance.Provenance`.
     """
 
     config: DFlashConfig
     names: Mapping[str, str]
+    made: Mapping[str, Made] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -49,18 +64,23 @@ def is_surplus(name: str) -> bool:
 
 
 def canonical_names(names: Iterable[str], renames: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """File names -> canonical names: each rename replaces a leading part, in order; surplus tensors are left out.
+    """File names -> names in memory: each rename replaces a leading part, in order; surplus tensors are left out.
+
+    Args:
+        names: of the tensors in the files.
+        renames: from the dialect's names to z-lab's, or straight to those in memory.
 
     >>> canonical_names(["model.fc.weight", "rotary_emb.inv_freq"], [("model.", "")])
-    {'model.fc.weight': 'fc.weight'}
+    {'model.fc.weight': 'fusion.fc.weight'}
     """
     mapped: dict[str, str] = {}
+    renames = tuple(renames)
     taken: dict[str, str] = {}
     for name in names:
         if is_surplus(name):
             continue
         canonical = name
-        for seen, wanted in renames:
+        for seen, wanted in (*renames, *_IN_MEMORY):
             if canonical.startswith(seen):
                 canonical = wanted + canonical.removeprefix(seen)
         if canonical in taken:
@@ -70,3 +90,15 @@ def canonical_names(names: Iterable[str], renames: Iterable[tuple[str, str]]) ->
         taken[canonical] = name
         mapped[name] = canonical
     return mapped
+
+
+def file_name(name: str) -> str:
+    """z-lab's name of a tensor that is called ``name`` in memory.
+
+    >>> file_name("fusion.norm.weight"), file_name("layers.0.mlp.up_proj.weight")
+    ('hidden_norm.weight', 'layers.0.mlp.up_proj.weight')
+    """
+    for seen, wanted in _IN_MEMORY:
+        if name.startswith(wanted):
+            return seen + name.removeprefix(wanted)
+    return name

@@ -14,10 +14,10 @@ from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_typ
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Reading, canonical_names
-from dflash_hf.config import EMBEDDINGS, DFlashConfig
+from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
-__all__ = ["RENAMES", "finish", "read", "read_mask_token", "read_scales"]
+__all__ = ["RENAMES", "finish", "read", "read_mask_token", "read_scales", "read_zlab_body"]
 
 RENAMES = (("draft_model.", ""), ("model.", ""), ("midlayer.", "layers.0."))
 _BLOCK_SIZE = 16
@@ -26,14 +26,25 @@ _BLOCK_SIZE = 16
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a z-lab v1 checkpoint."""
     fields = Fields(config, "z-lab's writer")
+    return finish(fields, read_zlab_body(fields), canonical_names(tensors, RENAMES))
+
+
+def read_zlab_body(fields: Fields, block_size: int = _BLOCK_SIZE, *, lowest_tap: int = 0) -> dict[str, Any]:
+    """What everybody who writes z-lab's layout says in z-lab's way.
+
+    Args:
+        fields: the config.
+        block_size: where the file has none.
+        lowest_tap: -1 where a writer counts the embedding's output as a tap.
+    """
     body = read_body(fields, QWEN3_DEFAULTS)
     layers = body["num_hidden_layers"]
     sliding = read_layer_types(fields, layers)
     body["layer_windows"] = read_windows(fields, sliding)
     body["layer_causal"] = _read_causal(fields, sliding)
-    body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=True)
-    body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2, drafter=True)
-    return finish(fields, body, canonical_names(tensors, RENAMES))
+    body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=True, lowest=lowest_tap)
+    body["block_size"] = fields.integer("block_size", block_size, minimum=2, drafter=True)
+    return body
 
 
 def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Reading:
@@ -46,8 +57,9 @@ def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Re
     body["mask_token_id"] = read_mask_token(fields)
     body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)
     body |= read_scales(fields)
-    body["embedding"] = fields.choice("block_embedding", EMBEDDINGS, None, drafter=True) or "target"
-    return Reading(DFlashConfig(**body), names, tuple(fields.defaults), tuple(fields.notes))
+    said = fields.choice("block_embedding", ("target", "target_rows"), None, drafter=True)
+    body["embedding"] = body.get("embedding") or said or "target"
+    return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))
 
 
 def read_mask_token(fields: Fields, default: int | None = None) -> int:

@@ -46,16 +46,25 @@ def visible_keys(
     *,
     window: int | None,
     causal: bool,
+    rule: str = "query",  # what the window is counted from: ``DFlashConfig.window_rule``
 ) -> Tensor | None:  # bool [B, 1, Q, T], or None where everything is visible
     """Visibility by position alone, by :func:`rule_allows`.
 
     >>> at = torch.arange(6)[None]
     >>> visible_keys(at[:, 4:], at, window=3, causal=True).int().tolist()
     [[[[0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1]]]]
+    >>> visible_keys(at[:, 4:], at, window=3, causal=False, rule="anchor").int().tolist()
+    [[[[0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1]]]]
     """
     distance = query_positions[:, :, None] - key_positions[:, None, :]  # how far back a key lies
-    seen = rule_allows(distance, window=window, causal=causal)
-    return None if seen is None else seen[:, None]
+    if window is None or rule == "query":
+        seen = rule_allows(distance, window=window, causal=causal)
+        return None if seen is None else seen[:, None]
+    slots = query_positions.shape[1]
+    back = distance if rule == "context" else distance[:, :1].expand_as(distance)
+    limit = window if rule == "context" else window + 1  # the anchor is no context row
+    in_block = torch.ones_like(distance, dtype=torch.bool) if not causal else distance >= 0
+    return torch.cat([back[..., :-slots] < limit, in_block[..., -slots:]], dim=-1)[:, None]
 
 
 def attention_mask_for(implementation: str | None, seen: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -1,10 +1,11 @@
 """``DFlashDrafter``: the block-diffusion network that proposes a whole block in one forward (arXiv 2602.06036).
 
-    taps --fc, hidden_norm--> context features --every layer's k_proj, v_proj--> DrafterContext     (inject)
+    taps --fusion--> context features --every layer's k_proj, v_proj--> DrafterContext              (inject)
     [anchor, MASK, MASK, ...] embeddings --layers, attending to context and block--> norm           (forward)
+    hidden states of the proposing slots --LM head, proposal head--> tokens, and q where they are drawn (``heads``)
 
-Slot ``k`` (1-based after the anchor) predicts the token ``k`` places after the anchor, through the target's own LM
-head; the drafter ships neither embedding nor head.
+In DFlash slot ``k`` (the anchor's is 0) predicts the token ``k`` places after the anchor, through the target's own
+embedding and LM head; other dialects predict the place after, or ship an embedding, a head or both.
 Shapes: B rows, C context tokens, K slots, L taps, D drafter width.
 """
 
@@ -19,12 +20,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, Qwen3RotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from dflash_hf.config import DFlashConfig
-from dflash_hf.drafter.attention import DFlashDecoderLayer
 from dflash_hf.drafter.context import DrafterContext, GrowingContext, TransientContext
+from dflash_hf.drafter.fusion import Fusion
+from dflash_hf.drafter.heads import head_of
+from dflash_hf.drafter.layer import DFlashDecoderLayer
 from dflash_hf.drafter.masks import AttendWith, BlockLayout, attention_mask_for, visible_keys
+from dflash_hf.drafter.rotary import rotary_for
 
 __all__ = ["DFlashDrafter"]
 
@@ -43,17 +47,31 @@ class DFlashDrafter(PreTrainedModel):
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__(config)
-        taps = len(config.target_layer_ids) * config.target_hidden_size
-        self.fc = nn.Linear(taps, config.hidden_size, bias=False)
-        self.hidden_norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        width = config.hidden_size
+        self.fusion = Fusion(config)
         self.layers = nn.ModuleList(DFlashDecoderLayer(config, index) for index in range(config.num_hidden_layers))
-        self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = Qwen3RotaryEmbedding(config)
+        self.norm = Qwen3RMSNorm(width, eps=config.rms_norm_eps)
+        self.head = head_of(config)
+        if config.embedding == "own":
+            self.embed_tokens = nn.Embedding(config.stored_vocab_size, width)
+        if config.mask_embedding:
+            self.mask_embedding = nn.Parameter(torch.zeros(width))
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
+        if config.reduced_vocabulary:  # the target's id of every row of the head
+            self.register_buffer("vocabulary", torch.zeros(self.lm_head.out_features, dtype=torch.long))
+        self.make_rotary()
         self.post_init()
+
+    def make_rotary(self) -> None:
+        """Frequencies from the config: float32 whatever the weights are, and no part of the checkpoint."""
+        theta = self.config.context_rope_theta
+        self.rotary_emb = rotary_for(self.config)
+        self.context_rotary_emb = self.rotary_emb if theta is None else rotary_for(self.config, theta)
 
     def new_context(self) -> GrowingContext:
         """An empty context for one conversation."""
-        return GrowingContext(self.config.layer_windows)
+        return GrowingContext(self.config.context_windows)
 
     def inject(
         self,
@@ -62,11 +80,11 @@ class DFlashDrafter(PreTrainedModel):
         context: DrafterContext,
     ) -> None:
         """Write taps into every layer of ``context`` as keys and values. Rows must be newer than those held."""
-        features = self.hidden_norm(self.fc(context_hidden_states))
-        rotary = self.rotary_emb(features, position_ids)
+        features = self.fusion(context_hidden_states)
+        rotary = self.context_rotary_emb(features[0], position_ids)
         context.begin(position_ids)
-        for layer in self._layers():
-            layer.self_attn.inject(features, rotary, context)
+        for layer, own in zip(self._layers(), features, strict=True):
+            layer.inject(own, rotary, context)
 
     def forward(
         self,
@@ -122,7 +140,8 @@ class DFlashDrafter(PreTrainedModel):
             return allowed.for_rule(window, causal)
         seen = None
         if window is not None or causal:
-            seen = visible_keys(block, context.key_positions(layer, block), window=window, causal=causal)
+            places, rule = context.key_positions(layer, block), self.config.window_rule
+            seen = visible_keys(block, places, window=window, causal=causal, rule=rule)
         if allowed is not None:
             seen = allowed if seen is None else seen & allowed
         return attention_mask_for(self.config._attn_implementation, seen, dtype)

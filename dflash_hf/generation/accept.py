@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from dflash_hf.drafter.head import draw
+from dflash_hf.drafter.heads.draft import draw
 
 __all__ = ["cut_at_end_of_text", "keep_while_argmax", "keep_while_drawn"]
 

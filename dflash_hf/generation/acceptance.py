@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
 
-from dflash_hf.drafter.head import Draft
+from dflash_hf.drafter.heads.draft import Draft
 from dflash_hf.generation.accept import cut_at_end_of_text, keep_while_argmax, keep_while_drawn
 from dflash_hf.generation.steps import end_of_text_ids, length_limit, needs_steps, position_free
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from dflash_hf.drafter.context import GrowingContext
-from dflash_hf.drafter.head import Draft, draft_logits, draw_parallel, propose_parallel
+from dflash_hf.drafter.heads.draft import Block, Draft, scaled_logits
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.target.logits import drafter_scale
@@ -54,8 +54,8 @@ class DFlashCandidateGenerator(CandidateGenerator):
         config = drafter.config
         self.drafter, self.view = drafter, view
         self.context = context if context is not None else drafter.new_context()
-        self.block_size: int = config.block_size
-        self.most = config.block_size - 1 if max_draft_tokens is None else min(max_draft_tokens, config.block_size - 1)
+        offered = config.num_draft_tokens
+        self.most: int = offered if max_draft_tokens is None else min(max_draft_tokens, offered)
         self._max_length = max_length
         self._clock = clock if clock is not None else RoundClock(drafter.device)
         self._shortens = all(config.layer_causal)  # a causal block's slots do not depend on later ones
@@ -82,22 +82,46 @@ class DFlashCandidateGenerator(CandidateGenerator):
         With ``warp`` they are drawn, from the softmax of what it makes of the drafter's float32 logits [J, V]; else
         each is its slot's argmax.
         """
-        drafter, config = self.drafter, self.drafter.config
-        slots = count + 1 if self._shortens else self.block_size
+        drafter, first = self.drafter, self.drafter.config.first_slot
+        slots = first + count if self._shortens else self.drafter.config.block_size
         with self._clock.phase("drafter"):
             ids = torch.cat([anchor.to(drafter.device), self._masks[:, : slots - 1]], dim=1)
-            embeds = self.view.embed(ids.to(self._embedding_device()), config.embedding) * config.embedding_scale
             positions = torch.arange(position, position + slots, device=drafter.device)[None]
-            embeds = embeds.to(drafter.device, drafter.dtype)
-            hidden = drafter(embeds, position_ids=positions, cache=self.context).last_hidden_state
+            hidden = drafter(self.embed(ids), position_ids=positions, cache=self.context).last_hidden_state
         with self._clock.phase("head"):
-            draft = propose_parallel(hidden, self.view.project, count)
-            return draft if warp is None else draw_parallel(draft, warp(self.logits_of(draft)[0]))
+            draft: Draft = drafter.head.propose(self._block(hidden[:, first : first + count], ids[:, :1]), warp)
+            return draft
 
-    def logits_of(self, draft: Draft) -> Tensor:
-        """The drafter's own float32 logits [1, J, V], multiplier and soft cap applied."""
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embeddings [1, n, D] of ids [1, n] as this drafter was trained on them; a mask may have one of its own."""
+        drafter, config = self.drafter, self.drafter.config
+        if config.embedding == "own":
+            embeds = drafter.embed_tokens(ids)
+        else:
+            embeds = self.view.embed(ids.to(self._embedding_device()), config.embedding)
+        embeds = (embeds * config.embedding_scale).to(drafter.device, drafter.dtype)
+        if config.mask_embedding:
+            embeds = torch.where((ids == config.mask_token_id)[..., None], drafter.mask_embedding, embeds)
+        return embeds
+
+    def _block(self, hidden_states: Tensor, anchor: Tensor) -> Block:
+        drafter, config = self.drafter, self.drafter.config
+        own = config.draft_vocab_size is not None
+        return Block(
+            hidden_states,
+            config.first_slot,
+            anchor,
+            drafter.lm_head if own else lambda states: self.view.project(states).to(drafter.device),
+            self._scale,
+            self.embed,
+            self.view.logit_columns,
+            drafter.vocabulary if config.reduced_vocabulary else None,
+        )
+
+    def _scale(self, outputs: Tensor) -> Tensor:
+        """A head's output as the drafter's float32 logits, multiplier and soft cap applied."""
         scale = drafter_scale(self.drafter.config, self.view)
-        return draft_logits(draft.logits, scale.multiplier, scale.softcap)
+        return scaled_logits(outputs, scale.multiplier, scale.softcap)
 
     def _embedding_device(self) -> torch.device:
         parameter = next(self.view.embedding.parameters(), None)

@@ -90,7 +90,7 @@ def generate(
     ):
         raise RowsRefusedError(f"{view.public_name} with a DFlash drafter: {reason}.")
     options = _options(dflash, generation_config)
-    taps = TapRecorder(view, assistant.config.target_layer_ids)
+    taps = TapRecorder(view, assistant.config.target_layer_ids, assistant.config.last_tap)
     one_row = partial(
         Call, model=model, forward=host.forward_of(model, generation_config, model_kwargs), taps=taps,
         criteria=stopping_criteria, config=generation_config, options=options, streamer=dflash_streamer,

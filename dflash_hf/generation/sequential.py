@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from dflash_hf.drafter.head import Draft
+from dflash_hf.drafter.heads.draft import Draft
 from dflash_hf.generation.acceptance import Acceptance, Verdict
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.clock import RoundClock
@@ -65,7 +65,8 @@ class SequentialLoop:
         config, options = call.config, call.options
         self.acceptance = Acceptance(call.processors, call.criteria, config, self._show, options.trace_probabilities)
         self.returned = TokenOutputs(config, call.state)
-        self.draws = options.proposals == "sampled" and bool(config.do_sample)
+        coherent = options.proposals == "auto" and call.engine.drafter.head.sequential
+        self.draws = bool(config.do_sample) and (coherent or options.proposals == "sampled")
         self.position = 0  # of the anchor, the newest committed token
         self.done = False
         self.outputs: Any = None
@@ -203,6 +204,5 @@ class SequentialLoop:
         cut = verdict.done or len(drafted) < call.engine.most
         record = RoundRecord(drafted, verdict.accepted, bonus, cut=cut, target_p=verdict.target_p, row=call.row)
         if call.options.trace_probabilities and draft is not None:
-            q = torch.softmax(call.engine.logits_of(draft)[0], dim=-1) if draft.q is None else draft.q[0]
-            record.draft_q = q.gather(1, draft.tokens[0][:, None]).flatten().tolist()
+            record.draft_q = draft.probabilities().tolist()
         return record

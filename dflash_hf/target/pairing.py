@@ -68,15 +68,8 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
     found = []
     if config.target_hidden_size != view.hidden_size:
         found.append(f"it reads taps of width {config.target_hidden_size}, the target's are {view.hidden_size} wide")
-    if config.hidden_size != view.hidden_size:
-        found.append(
-            f"it is {config.hidden_size} wide and uses the target's embedding and head, "
-            f"which are {view.hidden_size} wide"
-        )
-    embedded = getattr(view.embedding, "embedding_dim", view.hidden_size)
-    if embedded != config.hidden_size == view.hidden_size:
-        found.append(f"it needs embeddings {config.hidden_size} wide, the target's are {embedded} wide")
-    if outside := sorted({i for i in config.target_layer_ids if not 0 <= i < view.num_layers}):
+    found += _borrowed(view, drafter)
+    if outside := sorted({i for i in config.target_layer_ids if not -1 <= i < view.num_layers}):
         found.append(
             f"it taps layer{'s' if len(outside) > 1 else ''} {', '.join(map(str, outside))}, "
             f"the target has {view.num_layers} layers (0 to {view.num_layers - 1})"
@@ -85,9 +78,49 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
         found.append(
             f"it was trained for a target of {config.num_target_layers} layers, this one has {view.num_layers}"
         )
-    if not 0 <= config.mask_token_id < view.vocab_rows:
-        found.append(f"its mask token is id {config.mask_token_id}, the target embeds ids 0 to {view.vocab_rows - 1}")
+    found += _vocabularies(view, drafter)
     return found
+
+
+def _borrowed(view: TargetView, drafter: DFlashDrafter) -> list[str]:
+    """Widths of what the drafter takes from the target."""
+    config = drafter.config
+    parts = [
+        name
+        for name, own in (("embedding", config.embedding == "own"), ("head", config.draft_vocab_size is not None))
+        if not own
+    ]
+    if parts and config.hidden_size != view.hidden_size:
+        borrowed, width = " and ".join(parts), view.hidden_size
+        verb = "are" if len(parts) > 1 else "is"
+        return [f"it is {config.hidden_size} wide and uses the target's {borrowed}, which {verb} {width} wide"]
+    embedded = getattr(view.embedding, "embedding_dim", view.hidden_size)
+    if "embedding" in parts and embedded != config.hidden_size:
+        return [f"it needs embeddings {config.hidden_size} wide, the target's are {embedded} wide"]
+    return []
+
+
+def _vocabularies(view: TargetView, drafter: DFlashDrafter) -> list[str]:
+    """Ids that one side has and the other does not."""
+    config, found = drafter.config, []
+    rows, owner = view.vocab_rows, "the target"
+    if config.embedding == "own":
+        rows, owner = drafter.embed_tokens.num_embeddings, "its own embedding"
+    if not 0 <= config.mask_token_id < rows and not config.mask_embedding:
+        verb = "embeds" if owner == "the target" else "has"
+        found.append(f"its mask token is id {config.mask_token_id}, {owner} {verb} ids 0 to {rows - 1}")
+    stored, tables = config.stored_vocab_size, config.embedding == "own" or config.head["kind"] in _TABLES
+    if tables and stored is not None and stored < view.logit_columns:
+        found.append(f"its tables are of {stored} ids, the target may say any of {view.logit_columns}")
+    columns = config.draft_vocab_size
+    if config.reduced_vocabulary:
+        columns = int(drafter.vocabulary.max()) + 1
+    if columns is not None and columns > view.logit_columns:
+        found.append(f"its head proposes ids up to {columns - 1}, the target has {view.logit_columns}")
+    return found
+
+
+_TABLES = ("markov", "selector")  # heads that look the token before a slot up
 
 
 def _doubts(view: TargetView, drafter: DFlashDrafter) -> list[str]:

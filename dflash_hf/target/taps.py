@@ -1,7 +1,8 @@
 """Taps: what the target's layers put out, caught by forward hooks while its owner is listening.
 
-The tap of layer ``i`` equals the host's ``hidden_states[i + 1]`` bit for bit: the layer's output, and for the last
-layer the state after the final norm, as z-lab's code reads it. Only tapped layers are kept, and only for forwards
+The tap of layer ``i`` equals the host's ``hidden_states[i + 1]`` bit for bit: the layer's output, -1 being what goes
+into the first layer. For the last layer it is the state after the final norm, as z-lab's code reads it, or before it,
+as the engines do (``last``). Only tapped layers are kept, and only for forwards
 that the owner announces, on the owner's thread: any other forward of the same model (guidance's inner calls, other
 threads, the user's own) passes unseen.
 Shapes: B rows, C tokens of a forward, L taps.
@@ -32,12 +33,14 @@ class TapRecorder:
 
     Args:
         view: the target.
-        layer_ids: 0-based layers, in the order the drafter wants them.
+        layer_ids: 0-based layers, in the order the drafter wants them; -1 is the embedding's output.
+        last: the last layer's tap is "normed" or "raw".
     """
 
-    def __init__(self, view: TargetView, layer_ids: list[int]) -> None:
+    def __init__(self, view: TargetView, layer_ids: list[int], last: str = "normed") -> None:
         self._view = view
         self._layer_ids = layer_ids
+        self._norms_last = last == "normed"
         self._handles: list[Any] = []
         self._owner = threading.get_ident()
         self._sink: Sink | None = None
@@ -46,10 +49,12 @@ class TapRecorder:
         self._positions: Tensor | None = None
 
     def __enter__(self) -> TapRecorder:
-        view, last = self._view, self._view.num_layers - 1
+        view = self._view
         self._handles.append(view.decoder.register_forward_pre_hook(self._on_start, with_kwargs=True))
-        for index in set(self._layer_ids) - {last}:
+        for index in set(self._layer_ids) - {-1, self._normed_layer}:
             self._handles.append(view.layers[index].register_forward_hook(self._on_layer(index)))
+        if -1 in self._layer_ids:
+            self._handles.append(view.layers[0].register_forward_pre_hook(self._on_first_layer, with_kwargs=True))
         self._handles.append(view.decoder.register_forward_hook(self._on_end))
         return self
 
@@ -76,8 +81,14 @@ class TapRecorder:
                 self._sink = None
                 self._forget()
 
+    @property
+    def _normed_layer(self) -> int | None:
+        """The layer whose tap is what comes out of the whole stack."""
+        return self._view.num_layers - 1 if self._norms_last else None
+
     def of(self, hidden_states: Sequence[Tensor]) -> Tensor:
         """The same taps [B, C, L * width] from the ``hidden_states`` that a forward was asked for."""
+        assert self._norms_last or self._view.num_layers - 1 not in self._layer_ids, "they hold no raw last state"
         return torch.cat([hidden_states[index + 1] for index in self._layer_ids], dim=-1)
 
     def _forget(self) -> None:
@@ -99,6 +110,10 @@ class TapRecorder:
         # Where the last layers share keys and values (Gemma 4) they run for the asked-for rows alone; taps want all.
         return (args, kwargs | {"logits_to_keep": 0}) if "logits_to_keep" in kwargs else None
 
+    def _on_first_layer(self, _module: nn.Module, args: Any, kwargs: dict[str, Any] | None = None) -> None:
+        if self._listening and kwargs is not None:
+            self._caught[-1] = args[0] if args else kwargs["hidden_states"]
+
     def _on_layer(self, index: int) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             if self._listening:
@@ -110,8 +125,7 @@ class TapRecorder:
         if not self._listening:
             return
         assert self._sink is not None
-        last = self._view.num_layers - 1
-        if last in self._layer_ids:
+        if (last := self._normed_layer) is not None and last in self._layer_ids:
             self._caught[last] = _first(getattr(output, "last_hidden_state", output))
         tapped = [self._caught[index] for index in self._layer_ids]
         positions, sink = self._positions, self._sink

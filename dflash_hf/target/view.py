@@ -65,6 +65,12 @@ class TargetView:
         return int(rows) if rows is not None else int(self.text_config.vocab_size)
 
     @property
+    def logit_columns(self) -> int:
+        """Columns of the logits: the head's, where it says them, else the vocabulary's."""
+        columns = getattr(self.head, "out_features", None)
+        return int(columns) if columns is not None else self.vocab_rows
+
+    @property
     def logit_multiplier(self) -> float:
         """What the target multiplies its head's output by: Granite's ``logits_scaling``, Cohere's ``logit_scale``."""
         return logit_multiplier(self.model.config)

@@ -90,10 +90,10 @@ def _copy_layers(view: TargetView, drafter: DFlashDrafter, sources: tuple[int, .
                 projection = origin[_HEAD_NORMS[name]] * origin["input_layernorm.weight"]
                 parameter.fill_(float(projection.pow(2).sum(dim=1).mean().sqrt()))  # of unit-variance input
     width = view.hidden_size
-    drafter.fc.weight.zero_()
-    drafter.fc.weight[:, -width:] = torch.eye(width)
+    drafter.fusion.fc.weight.zero_()
+    drafter.fusion.fc.weight[:, -width:] = torch.eye(width)
     first = view.layers[sources[0]]
-    drafter.hidden_norm.weight.copy_(first.get_parameter("input_layernorm.weight"))
+    drafter.fusion.norm.weight.copy_(first.get_parameter("input_layernorm.weight"))
 
 
 _HEAD_NORMS = {

@@ -49,7 +49,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def weights(drafter: DFlashDrafter) -> torch.Tensor:
-    return drafter.state_dict()["fc.weight"]
+    return drafter.state_dict()["fusion.fc.weight"]
 
 
 def test_load_takes_what_it_needs_and_pins_the_commit(hub: Hub) -> None:

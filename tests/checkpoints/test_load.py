@@ -16,6 +16,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dflash_hf import DFlashDrafter
 from dflash_hf.checkpoints.load import load_drafter
+from dflash_hf.checkpoints.reading import file_name
 from dflash_hf.errors import (
     CheckpointError,
     IncompatiblePairError,
@@ -26,7 +27,7 @@ from tests.checkpoints.tiny import MASK, VOCAB, WIDTH, tiny_config, tiny_tensors
 
 
 def same(drafter: DFlashDrafter, tensors: dict[str, torch.Tensor]) -> bool:
-    state = drafter.state_dict()
+    state = {file_name(name): tensor for name, tensor in drafter.state_dict().items()}
     return state.keys() == tensors.keys() and all(torch.equal(state[name], tensors[name]) for name in tensors)
 
 

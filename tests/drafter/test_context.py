@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_hf.config import DFlashConfig
-from dflash_hf.drafter.head import Draft, propose_parallel
 from dflash_hf.drafter.model import DFlashDrafter
 
 
@@ -114,10 +113,3 @@ def test_an_interrupted_injection_is_settled():
         model.inject(taps[:, 20:], torch.arange(20, 30)[None], context)
     context.settle()
     assert context.length == 20 and {layer.length for layer in context._layers} == {20}
-
-
-def test_propose_parallel_leaves_the_anchors_slot_out():
-    hidden = torch.eye(4)[None]  # slot k points at token k
-    draft = propose_parallel(hidden, lambda states: states, 2)
-    assert isinstance(draft, Draft)
-    assert draft.tokens.tolist() == [[1, 2]] and draft.logits.shape == (1, 2, 4)

@@ -266,7 +266,7 @@ def test_a_drafter_of_another_dtype_starts_anew():
     text = talk.turn(prompt())
     talk.known()
     talk.drafter.to(torch.bfloat16)
-    talk.drafter.head = talk.drafter.head.to(torch.bfloat16)
+    talk.drafter.head_rows = talk.drafter.head_rows.to(torch.bfloat16)
     talk.turn(more(text))
     assert min(talk.known()) == text.shape[1] - 1
 

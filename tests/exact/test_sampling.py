@@ -14,7 +14,8 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process as processes
 from transformers.generation import stopping_criteria as criteria
 
-from dflash_hf.drafter.head import Draft, draw_parallel
+from dflash_hf.drafter.heads.draft import Block
+from dflash_hf.drafter.heads.parallel import ParallelHead
 from dflash_hf.generation import accept
 from dflash_hf.generation.acceptance import Acceptance
 
@@ -90,8 +91,11 @@ def decode(acceptance, proposals, tally):
 def propose(acceptance, anchor, count, proposals):
     """A guess for each slot from the anchor alone, as a block of independent slots is."""
     logits = GUESS[[(anchor + slot) % SIZE for slot in range(count)]]
-    draft = Draft(tokens=logits.argmax(-1)[None], logits=logits[None])
-    return draft if proposals == "argmax" else draw_parallel(draft, acceptance.warp(logits))
+    block = Block(
+        logits[None], 1, torch.tensor([[anchor]]), project=lambda states: states, scale=lambda outputs: outputs,
+        embed=lambda ids: ids, vocab_size=SIZE,
+    )  # fmt: skip
+    return ParallelHead().propose(block, None if proposals == "argmax" else acceptance.warp)
 
 
 def exact(name, ends):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from dflash_hf.drafter.head import Draft, draft_logits
+from dflash_hf.drafter.heads.draft import scaled_logits
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.attach import generate
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
@@ -79,7 +79,7 @@ def test_the_targets_logits_are_its_heads_output_with_multiplier_and_soft_cap(ki
     model = target(kind)
     view = view_target(model)
     output = model(prompt(), output_hidden_states=True)
-    ours = draft_logits(view.project(output.hidden_states[-1]), view.logit_multiplier, view.logit_softcap)
+    ours = scaled_logits(view.project(output.hidden_states[-1]), view.logit_multiplier, view.logit_softcap)
     torch.testing.assert_close(ours, output.logits, rtol=1e-5, atol=1e-5)
 
 
@@ -102,7 +102,7 @@ def test_a_drafter_with_the_targets_hidden_states_has_the_targets_distribution(k
     model = target(kind)
     output = model(prompt(12), output_hidden_states=True)
     logits = view_target(model).project(output.hidden_states[-1])
-    q = torch.softmax(engine_for(model).logits_of(Draft(logits.argmax(-1), logits)), dim=-1)
+    q = torch.softmax(engine_for(model)._scale(logits), dim=-1)
     p = torch.softmax(output.logits, dim=-1)
     accepted, unscaled = (torch.minimum(p, each).sum(-1).mean() for each in (q, torch.softmax(logits, dim=-1)))
     assert accepted > 0.9999, "the chance that the ratio rule accepts"
@@ -123,7 +123,7 @@ def test_what_the_drafters_config_states_stands_in_place_of_the_targets(stated, 
     logits = torch.linspace(-20, 20, 96)[None, None]
     scaled = logits * multiplier
     expected = scaled if cap is None else cap * torch.tanh(scaled / cap)
-    ours = engine_for(target("granite"), **stated).logits_of(Draft(logits.argmax(-1), logits))
+    ours = engine_for(target("granite"), **stated)._scale(logits)
     torch.testing.assert_close(ours, expected)
 
 

@@ -18,7 +18,7 @@ from tests.tiny import VOCAB, tiny_target
         ({"target_hidden_size": 48}, "taps of width 48, the target's are 32"),
         ({"hidden_size": 48, "target_hidden_size": 32}, "48 wide.*embedding and head.*32 wide"),
         ({"target_layer_ids": [0, 4]}, r"taps layer 4, the target has 4 layers \(0 to 3\)"),
-        ({"target_layer_ids": [-1, 2]}, "taps layer -1"),
+        ({"target_layer_ids": [-2, 2]}, "taps layer -2"),
         ({"num_target_layers": 36}, "36 layers, this one has 4"),
         ({"mask_token_id": VOCAB}, f"mask token is id {VOCAB}, the target embeds ids 0 to {VOCAB - 1}"),
     ],

@@ -40,7 +40,7 @@ def test_copied_layers_compute_what_the_targets_layers_compute():
             assert torch.equal(dict(layer.named_parameters())[name], theirs[name])
     taps = torch.randn(1, 5, 2 * view.hidden_size)
     normed = view.layers[2].input_layernorm(taps[..., view.hidden_size :])
-    torch.testing.assert_close(drafter.hidden_norm(drafter.fc(taps)), normed)
+    torch.testing.assert_close(drafter.fusion(taps)[0], normed)
 
 
 def test_a_start_depends_on_the_seed_and_disturbs_no_other_generator():
@@ -49,7 +49,7 @@ def test_a_start_depends_on_the_seed_and_disturbs_no_other_generator():
     expected = torch.rand(3)
     torch.manual_seed(5)
     first, same, other = (
-        starting_drafter(view, recipe(target_layer_ids=[0, 2], seed=seed)).fc.weight for seed in (0, 0, 1)
+        starting_drafter(view, recipe(target_layer_ids=[0, 2], seed=seed)).fusion.fc.weight for seed in (0, 0, 1)
     )
     assert torch.equal(first, same) and not torch.equal(first, other)
     assert torch.equal(torch.rand(3), expected)

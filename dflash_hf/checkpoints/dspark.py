@@ -1,0 +1,38 @@
+"""Reader of DSpark drafters with a Qwen3 body: DeepSpec's, SpecForge's, Model-Optimizer's, NeMo's.
+
+Every slot proposes: slot k predicts the token after its own place, so a block of B gives B drafts. DeepSpec ships an
+embedding and a head of its own, the others borrow the target's; tensors decide. DeepSpec's "dflash" drafters are the
+same with a rank of 0. Layer id -1 is the embedding's output.
+Source: deepseek-ai/DeepSpec at afdfa7c, ``deepspec/modeling/dspark``; sgl-project/SpecForge at a6b6b02.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dflash_hf.checkpoints.fields import Fields
+from dflash_hf.checkpoints.files import TensorTable
+from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
+from dflash_hf.checkpoints.own import read_own_parts
+from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.checkpoints.zlab import RENAMES, finish, read_zlab_body
+from dflash_hf.errors import CheckpointError
+
+__all__ = ["read"]
+
+
+def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
+    """Translate a DSpark checkpoint."""
+    fields = Fields(config, "DSpark's writers")
+    if fields.flag("shift_label", None, drafter=True) is False:
+        raise CheckpointError(
+            "config.json: shift_label is false for a DSpark drafter; its slots predict the next position in every "
+            "training code that writes this layout"
+        )
+    body = read_zlab_body(fields, lowest_tap=-1)
+    names = canonical_names(tensors, (*RENAMES, *HEAD_NAMES))
+    body["head"] = read_markov(fields, names)
+    body["first_slot"] = 0
+    body |= read_own_parts(body, tensors, names, tables=(TABLE,))
+    return finish(fields, body, names)
