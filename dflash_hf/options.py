@@ -28,6 +28,8 @@ class DFlashOptions:
             takes the likeliest where slots are independent: there that keeps more.
         trace_probabilities: also record the target's and the drafter's probability of every drafted token. Costs a
             softmax over the vocabulary per drafted token.
+        least_confidence: a drafter with a confidence head (DSpark) ends its draft before the first token that it
+            expects to be reached and kept with less than this probability; 0 never does.
         pack_weights: whether linear layers in float32 on a CPU read copies of their weights that suit a block's few
             rows, which makes a round there about twice as fast for twice the memory of the weights. ``"auto"``: where
             the weights exceed the processor's caches and the copies take at most a quarter of the free memory.
@@ -40,6 +42,7 @@ class DFlashOptions:
     max_draft_tokens: int | None = None
     proposals: Literal["auto", "argmax", "sampled"] = "auto"
     trace_probabilities: bool = False
+    least_confidence: float = 0.0
     pack_weights: Literal["auto", "always", "never"] = "auto"
     on_round: Callable[[RoundRecord], None] | None = None
 
@@ -49,6 +52,9 @@ class DFlashOptions:
             raise OptionsError(f"max_draft_tokens must be a whole number of at least 0 or None, got {cap!r}")
         if self.proposals not in _PROPOSALS:
             raise OptionsError(f"proposals must be one of {', '.join(_PROPOSALS)}, got {self.proposals!r}")
+        least = self.least_confidence
+        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
+            raise OptionsError(f"least_confidence must be a probability, got {least!r}")
         if self.pack_weights not in _PACKING:
             raise OptionsError(f"pack_weights must be one of {', '.join(_PACKING)}, got {self.pack_weights!r}")
         if self.on_round is not None and not callable(self.on_round):

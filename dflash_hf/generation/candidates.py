@@ -19,8 +19,10 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.heads.draft import Block, Draft, scaled_logits
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.target.logits import drafter_scale
+from dflash_hf.target.taps import RAW_LAST, reads_raw_last
 from dflash_hf.target.view import TargetView
 
 __all__ = ["DFlashCandidateGenerator"]
@@ -36,6 +38,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
         max_draft_tokens: cap on J, or None.
         clock: where to note the time of the drafter and of the head.
         context: what the drafter knows of the conversation already; new by default.
+        least_confidence: where a head that has a confidence head ends its draft (``DFlashOptions``).
     """
 
     requires_model_outputs = True
@@ -50,13 +53,14 @@ class DFlashCandidateGenerator(CandidateGenerator):
         max_draft_tokens: int | None = None,
         clock: RoundClock | None = None,
         context: GrowingContext | None = None,
+        least_confidence: float = 0.0,
     ) -> None:
         config = drafter.config
         self.drafter, self.view = drafter, view
         self.context = context if context is not None else drafter.new_context()
         offered = config.num_draft_tokens
         self.most: int = offered if max_draft_tokens is None else min(max_draft_tokens, offered)
-        self._max_length = max_length
+        self._max_length, self._least_confidence = max_length, least_confidence
         self._clock = clock if clock is not None else RoundClock(drafter.device)
         self._shortens = all(config.layer_causal)  # a causal block's slots do not depend on later ones
         self._masks = torch.full((1, config.block_size - 1), config.mask_token_id, device=drafter.device)
@@ -77,7 +81,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
     def propose(
         self, anchor: Tensor, position: int, count: int, warp: Callable[[Tensor], Tensor] | None = None
     ) -> Draft:
-        """Propose ``count`` tokens after ``anchor`` [1, 1], which stands at ``position``.
+        """Propose ``count`` tokens after ``anchor`` [1, 1], which stands at ``position``; fewer by confidence.
 
         With ``warp`` they are drawn, from the softmax of what it makes of the drafter's float32 logits [J, V]; else
         each is its slot's argmax.
@@ -116,6 +120,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
             self.embed,
             self.view.logit_columns,
             drafter.vocabulary if config.reduced_vocabulary else None,
+            self._least_confidence,
         )
 
     def _scale(self, outputs: Tensor) -> Tensor:
@@ -145,6 +150,8 @@ class DFlashCandidateGenerator(CandidateGenerator):
         if is_first_iteration or model_outputs is None:
             return input_ids, None
         length = input_ids.shape[1]
+        if reads_raw_last(self.drafter.config, self.view.num_layers):
+            raise UnsupportedCallError(RAW_LAST)
         hidden = model_outputs.hidden_states
         verified = n_last_matches + 1 if self.context.length else hidden[-1].shape[1]
         layers = self.drafter.config.target_layer_ids

@@ -35,7 +35,7 @@ from dflash_hf.target.cache_rows import split_cache
 from dflash_hf.target.packing import PackedWeights
 from dflash_hf.target.pairing import pair_view
 from dflash_hf.target.state import CropState
-from dflash_hf.target.taps import TapRecorder
+from dflash_hf.target.taps import RAW_LAST, TapRecorder, reads_raw_last
 from dflash_hf.target.view import TargetView
 from dflash_hf.trace import Trace
 
@@ -96,7 +96,10 @@ def generate(
         criteria=stopping_criteria, config=generation_config, options=options, streamer=dflash_streamer,
         keep_context=dflash_seen and dflash_memory is not None,
     )  # fmt: skip
-    engine_of = partial(DFlashCandidateGenerator, assistant, view, max_draft_tokens=options.max_draft_tokens)
+    engine_of = partial(
+        DFlashCandidateGenerator, assistant, view, max_draft_tokens=options.max_draft_tokens,
+        least_confidence=options.least_confidence,
+    )  # fmt: skip
     caches = [cache] if rows == 1 else split_cache(cache, rows)
     turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows)
     loops = [
@@ -105,6 +108,8 @@ def generate(
     ]
     key = host.cache_key(model)
     compiled = loops[0].call.forward is not model  # its graph would be made anew, with neither hooks nor copies
+    if compiled and reads_raw_last(assistant.config, view.num_layers):
+        raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {RAW_LAST}.")
     packed = PackedWeights([assistant] if compiled else [model, assistant], options.pack_weights)
     patches = [packed] if compiled else [packed, taps]
     with _undone(loops, turn, patches, cache, new_trace(view, assistant)) as trace:

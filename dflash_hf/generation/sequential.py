@@ -152,7 +152,7 @@ class SequentialLoop:
             call.engine.inject_run(taps[:, :rows], self.position)
         self.position += rows
         self.done = verdict.done
-        return self._record(verdict, draft)
+        return self._record(verdict, draft, whole=count == call.engine.most)
 
     def _room(self, room: int) -> int:
         """How many of ``room`` tokens may follow the anchor in one forward: as length, cache and positions allow."""
@@ -198,10 +198,10 @@ class SequentialLoop:
         if self.call.streamer is not None:
             self.call.streamer.put(torch.tensor([token]))
 
-    def _record(self, verdict: Verdict, draft: Draft | None) -> RoundRecord:
+    def _record(self, verdict: Verdict, draft: Draft | None, *, whole: bool) -> RoundRecord:
         call, drafted = self.call, verdict.drafted
         bonus = verdict.tokens[-1] if len(verdict.tokens) > verdict.accepted else None
-        cut = verdict.done or len(drafted) < call.engine.most
+        cut = verdict.done or not whole  # a draft that confidence ended had its room
         record = RoundRecord(drafted, verdict.accepted, bonus, cut=cut, target_p=verdict.target_p, row=call.row)
         if call.options.trace_probabilities and draft is not None:
             record.draft_q = draft.probabilities().tolist()

@@ -19,11 +19,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dflash_hf.config import DFlashConfig
 from dflash_hf.target.view import TargetView
 
-__all__ = ["TapRecorder"]
+__all__ = ["RAW_LAST", "TapRecorder", "reads_raw_last"]
+
+RAW_LAST = (
+    "this drafter reads the target's last layer before the final norm, which neither the host's own assisted loop nor "
+    "a compiled forward hands out; call generate(assistant=drafter) with a dynamic cache"
+)
 
 Sink = Callable[[Tensor, Tensor | None], None]  # taps [B, C, L * width], position ids [B, C] if the target got any
+
+
+def reads_raw_last(config: DFlashConfig, num_layers: int) -> bool:
+    """Whether a drafter wants what the host's ``hidden_states`` do not have."""
+    return config.last_tap == "raw" and num_layers - 1 in config.target_layer_ids
 
 
 class TapRecorder:
@@ -88,7 +99,6 @@ class TapRecorder:
 
     def of(self, hidden_states: Sequence[Tensor]) -> Tensor:
         """The same taps [B, C, L * width] from the ``hidden_states`` that a forward was asked for."""
-        assert self._norms_last or self._view.num_layers - 1 not in self._layer_ids, "they hold no raw last state"
         return torch.cat([hidden_states[index + 1] for index in self._layer_ids], dim=-1)
 
     def _forget(self) -> None:

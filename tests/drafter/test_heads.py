@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -198,3 +200,25 @@ def test_a_confidence_head_reads_the_token_before():
     alone = filled(MarkovHead(width=D, rank=3, kind="vanilla", tokens=V, columns=V, confidence="hidden"))
     torch.testing.assert_close(alone.confidence(hidden, before), alone.confidence_proj(hidden)[..., 0])
     assert filled(MarkovHead(width=D, rank=3, kind="rnn", tokens=V, columns=V)).confidence(hidden, before) is None
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_draft_ends_where_little_is_expected_to_be_kept(drawn):
+    head, warp = markov("vanilla", V), (lambda logits: logits) if drawn else None
+    torch.manual_seed(4)
+    whole = head.propose(block(), warp)
+    before = torch.cat([torch.tensor([[2]]), whole.tokens[:, :-1]], dim=1)
+    kept = torch.sigmoid(head.confidence(tables(V)["hidden"], before))[0].cumprod(dim=0)
+    for count in range(1, J + 1):
+        least = float(kept[count - 1]) * 0.999
+        torch.manual_seed(4)
+        draft = head.propose(replace(block(), least_confidence=least), warp)
+        assert torch.equal(draft.tokens, whole.tokens[:, :count])
+        assert torch.equal(draft.logits, whole.logits[:, :count])
+        assert draft.q is None or torch.equal(draft.q, whole.q[:, :count])
+    assert head.propose(replace(block(), least_confidence=1.0)).tokens.shape == (1, 1), "one token at the least"
+
+
+def test_a_head_without_confidence_ends_no_draft():
+    head = filled(MarkovHead(width=D, rank=3, kind="vanilla", tokens=V, columns=V))
+    assert head.propose(replace(block(), least_confidence=1.0)).tokens.shape == (1, J)

@@ -33,6 +33,7 @@ class Block:
     embed: Callable[[Tensor], Tensor]  # ids [1, n] -> embeddings [1, n, D], as the block's own slots have them
     vocab_size: int  # V, of the target's logits
     vocabulary: Tensor | None = None  # ids [W] of the head's columns; None: column = id
+    least_confidence: float = 0.0  # a head that can tell ends its draft where it expects less than this to be kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ class Draft:
     def logits(self) -> Tensor:
         """The drafter's own float32 logits [1, J, W], each row given the tokens proposed before it."""
         return self.outputs if self.scale is None else self.scale(self.outputs)
+
+    def first(self, count: int) -> Draft:
+        """The draft cut to its first ``count`` tokens. What is cut must not be decided by the tokens that go."""
+        vocabulary = self.vocabulary
+        if vocabulary is not None and vocabulary.dim() == 3:
+            vocabulary = vocabulary[:, :count]
+        q = None if self.q is None else self.q[:, :count]
+        return Draft(self.tokens[:, :count], self.outputs[:, :count], self.scale, vocabulary, q)
 
     def probabilities(self) -> Tensor:
         """The drafter's probability [J] of each token it proposed."""

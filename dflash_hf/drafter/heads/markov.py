@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_hf.drafter.heads.chain import ChainHead, Slot
-from dflash_hf.drafter.heads.draft import Block
+from dflash_hf.drafter.heads.draft import Block, Draft, Warp
 
 __all__ = ["MARKOV_TYPES", "MarkovHead"]
 
@@ -51,6 +51,22 @@ class MarkovHead(ChainHead):
         self.confidence_proj = None
         if confidence is not None:
             self.confidence_proj = nn.Linear(width + (rank if self.reads_token else 0), 1)
+
+    def propose(self, block: Block, warp: Warp | None = None) -> Draft:
+        """As every chain, and no longer than the confidence head expects to be kept; one token at the least.
+
+        Whether a slot is left out is decided from the token before it, never from its own: q stays the q of what was
+        drawn.
+        """
+        draft = super().propose(block, warp)
+        if not block.least_confidence:
+            return draft
+        before = torch.cat([block.anchor, draft.tokens[:, :-1]], dim=1)
+        logits = self.confidence(block.hidden_states, before)
+        if logits is None:
+            return draft
+        reached = torch.sigmoid(logits.float()[0]).cumprod(dim=0) >= block.least_confidence  # falls from slot to slot
+        return draft.first(max(1, int(reached.sum())))
 
     def slots(self, block: Block) -> Slot:
         hidden = block.hidden_states
