@@ -73,7 +73,7 @@ def _text(config: DFlashConfig, repo_id: str | None, layout: str) -> str:
     return f"""
 # DFlash drafter{f" for {config.target_name}" if config.target_name else ""}
 
-Proposes {config.block_size - 1} tokens at once for its target to verify (DFlash, arXiv 2602.06036). The text is the
+Proposes {config.num_draft_tokens} tokens at once for its target to verify (DFlash, arXiv 2602.06036). The text is the
 target's own; only the number of its steps changes. {config.num_hidden_layers} layers of width {config.hidden_size},
 reading target layers {", ".join(map(str, config.target_layer_ids))}. The files are in the layout of {files}.
 

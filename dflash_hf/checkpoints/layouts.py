@@ -16,7 +16,7 @@ from dflash_hf.checkpoints.rope import write_rope
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, OptionsError
 
-__all__ = ["LAYOUTS", "Layout", "host_config", "host_name", "layout", "zlab_config"]
+__all__ = ["LAYOUTS", "Layout", "beyond_v1", "host_config", "host_name", "layout", "zlab_config"]
 
 Layout = tuple[Callable[[DFlashConfig, torch.dtype], dict[str, Any]], Callable[[str], str]]
 
@@ -28,7 +28,7 @@ def zlab_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
         CheckpointError: several window lengths, an in-block rule that differs layer by layer in another way than
             z-lab's, or taps of another width than the drafter.
     """
-    causal, problems = _zlab_causal(config), _beyond_v1(config) + _windows_problem(config)
+    causal, problems = _zlab_causal(config), beyond_v1(config) + _windows_problem(config)
     if config.target_hidden_size != config.hidden_size:
         problems.append(f"taps of width {config.target_hidden_size} for a drafter of width {config.hidden_size}")
     if causal == "mixed":
@@ -59,7 +59,7 @@ def host_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
     Raises:
         CheckpointError: causal layers, biases, several window lengths, a window of 1, scales, soft cap.
     """
-    problems = _beyond_v1(config) + _windows_problem(config)
+    problems = beyond_v1(config) + _windows_problem(config)
     if any(config.layer_causal):
         problems.append("slots that see only earlier slots of the block (causal layers)")
     if config.attention_bias:
@@ -188,7 +188,7 @@ _NEUTRAL: Mapping[str, tuple[Any, str]] = {
 }
 
 
-def _beyond_v1(config: DFlashConfig) -> list[str]:
+def beyond_v1(config: DFlashConfig) -> list[str]:
     """What this drafter has beyond DFlash v1, in words."""
     found = [words for name, (neutral, words) in _NEUTRAL.items() if getattr(config, name) != neutral]
     if config.embedding == "own":

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from dflash_hf.checkpoints.layouts import beyond_v1
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.pairing import check_pair
@@ -41,6 +42,11 @@ def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
         else DFlashDrafter.from_pretrained(recipe.start_from, dtype=torch.float32, target=view.model)
     )
     config = drafter.config
+    if more := beyond_v1(config):
+        raise TrainingError(
+            f"{recipe.start_from} cannot be trained on by this version, which trains plain DFlash drafters: it has "
+            f"{'; '.join(more)}"
+        )
     has = {
         "target_layer_ids": tuple(config.target_layer_ids),
         "num_hidden_layers": config.num_hidden_layers,
@@ -56,6 +62,7 @@ def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
         )
     if recipe.block_size is not None:
         config.block_size = recipe.block_size
+        config.num_draft_tokens = recipe.block_size - config.first_slot
     config.target_name = recipe.target_name or view.public_name
     return drafter
 

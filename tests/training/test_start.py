@@ -89,3 +89,11 @@ def test_a_new_drafter_for_every_family(family):
     embeds = view.embed(torch.tensor([[3, 1, 1]]))
     hidden = drafter(embeds, position_ids=torch.arange(3)[None]).last_hidden_state
     assert torch.isfinite(view.project(hidden)).all()
+
+
+def test_a_drafter_that_is_more_than_plain_dflash_is_not_trained_on(tmp_path, monkeypatch):
+    """Its embedding, head or layers would be left out of the loss without a word."""
+    drafter = DFlashDrafter(tiny_config(tiny_target(), convolution={"kernel_size": 2, "group_size": 8}))
+    monkeypatch.setattr(DFlashDrafter, "from_pretrained", lambda *_args, **_kwargs: drafter)
+    with pytest.raises(TrainingError, match=r"trains plain DFlash drafters: it has convolutions"):
+        starting_drafter(view_target(tiny_target()), recipe(mask_token_id=None, start_from="org/drafter"))
