@@ -107,6 +107,23 @@ def test_numbers_a_browser_cannot_read_are_refused(body: dict, tmp_path: Path) -
         read_run(written(tmp_path, body), None)
 
 
+def test_a_time_that_no_float_holds_is_refused(body: dict, tmp_path: Path) -> None:
+    body["trace"]["rounds"][0]["round_ms"] = 10**400
+    with pytest.raises(TraceError, match="numbers are too large"):
+        read_run(written(tmp_path, body), None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("MAX_TOKENS", "tokens in its answer"), ("MAX_DRAFTED", "in a round"), ("MAX_IDS", "token ids")]
+)
+def test_a_trace_that_would_keep_the_page_busy_is_refused(
+    run: Run, pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+) -> None:
+    monkeypatch.setattr(f"dflash_demo.saved.{limit}", 2)
+    with pytest.raises(TraceError, match=f"{said}; this page shows up to 2"):
+        read_run(written(tmp_path, run.outcome.trace.to_dict()), pairs.get("auto"))
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_demo.saved.MAX_BYTES", 10)
     with pytest.raises(TraceError, match="reads up to 10"):
