@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dflash_demo.pairs import Pairs
-from dflash_demo.runs import Run
-from dflash_demo.settings import Limits, Request
-from dflash_demo.visitors import Ticket
-from dflash_hf import OptionsError
+from dflash_demo.settings import Request
+from dflash_demo.telling import Tell, follow
+from dflash_demo.visitors import Ticket, Visitors
+from dflash_hf import Trace
 
 __all__ = ["answering"]
 
 
-def answering(pairs: Pairs, limits: Limits) -> Callable[..., dict[str, Any]]:
-    """The endpoint over these pairs."""
+def answering(tell: Tell, visitors: Visitors) -> Callable[..., dict[str, Any]]:
+    """The endpoint. A program that calls it is a visitor like any other; those who wait are told of its run."""
 
     def generate(
         prompt: str,
@@ -40,20 +38,33 @@ def answering(pairs: Pairs, limits: Limits) -> Callable[..., dict[str, Any]]:
             text, metrics (acceptance under vLLM's names, tau), the trace of every round, seconds of both runs, and
             whether their texts are identical.
         """
-        asked = Request(prompt, max_new_tokens, temperature, top_p, seed, plain=compare_with_plain)
-        run = Run(pairs, Ticket(asked), limits)
-        last = deque(run.messages(), maxlen=1)[0]
-        trace, other = run.outcome.trace, run.outcome.plain
-        if last["phase"] != "done" or trace is None:
-            raise OptionsError((last["notice"] or {}).get("text", "the run was stopped"))
-        return {
-            "text": run.outcome.text,
-            "metrics": trace.metrics(),
-            "seconds": last["drafted_run"]["seconds"],
-            "plain_seconds": None if other is None else other.seconds,
-            "verdict": last["verdict"],
-            "why_no_speed_up": last["why"],
-            "trace": trace.to_dict(),
-        }
+        ticket = Ticket(Request(prompt, max_new_tokens, temperature, top_p, seed, plain=compare_with_plain))
+        visitors.begin(ticket.run, ticket)
+        last: dict[str, Any] = {}
+        for kind, body in follow(tell, visitors, ticket.run):
+            last[kind] = body
+        if last["message"]["phase"] != "done":
+            raise _refusal((last["message"]["notice"] or {}).get("text", "the run was stopped"))
+        return _answer(last["saved"], last["message"]["why"])
 
     return generate
+
+
+def _answer(saved: dict[str, Any], why: str | None) -> dict[str, Any]:
+    plain = saved["plain_run"]
+    return {
+        "text": "".join(text for told in saved["texts"] for text in told["tokens"]),
+        "metrics": Trace.from_dict(saved["trace"]).metrics(),
+        "seconds": saved["drafted_run"]["seconds"],
+        "plain_seconds": None if plain is None else plain["seconds"],
+        "verdict": saved["verdict"],
+        "why_no_speed_up": why,
+        "trace": saved["trace"],
+    }
+
+
+def _refusal(text: str) -> Exception:
+    """Of Gradio's own kind: of any other a caller is told only that something went wrong."""
+    from gradio import Error
+
+    return Error(text, print_exception=False)

@@ -10,6 +10,7 @@ import logging
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from threading import Thread
 from time import perf_counter
 from typing import Any
@@ -69,7 +70,6 @@ class Run:
         finally:
             self._ticket.stop()
             worker.join()
-            self._ticket.put_away()
 
     def _wait(self) -> bool:
         """Until there is news worth a message; False when the run is over."""
@@ -100,6 +100,7 @@ class Run:
         self.story.say("error", text)
 
     def _tell(self) -> None:
+        self._check_stop()  # before a pair is loaded for nobody
         request = self._request.checked(self._limits)
         pair = self._pairs.get(request.dtype, self._loading)
         inputs = self._inputs(pair, request)
@@ -195,7 +196,7 @@ class Run:
         found = compare(pair, inputs, answer.tokens, other.tokens)
         if found.identical:
             return _verdict("identical", "identical text")
-        gap = None if found.verdict is None else found.gap
+        gap = None if found.gap is None or not isfinite(found.gap) else found.gap  # no browser reads NaN
         kind = "near_tie" if found.near_tie else "differs"
         return _verdict(kind, found.line, found.first_difference, gap)
 
