@@ -75,13 +75,13 @@ class SavedRun(BaseModel):
 
 
 def saved_run(run: Run, made: str) -> dict[str, Any]:
-    """A finished run as ``dflash-hf/run/1``.
+    """A run as ``dflash-hf/run/1``; of one that was stopped, what it did until then.
 
     Raises:
-        TraceError: the run has no trace: it failed, or was stopped.
+        TraceError: the run has no trace: it failed, or was stopped before its first round.
     """
     if run.outcome.trace is None:
-        raise TraceError("This run did not finish, so there is no trace of it.")
+        raise TraceError("This run made no round, so there is no trace of it.")
     message = run.story.message(whole=True)
     kept = ("prompt", "pair", "probabilities", "drafted_run", "plain_run", "verdict", "why")
     texts = [
@@ -187,8 +187,11 @@ def _whole(saved: SavedRun) -> dict[str, Any]:
         if sizes != (record.committed, len(record.drafted) - record.accepted):
             raise TraceError(f"The run is damaged: round {number} has texts of other tokens.")
         rounds.append(round_message(number, record, texts.tokens, texts.rejected, at))
+    stopped = not (saved.drafted_run.done and (saved.plain_run is None or saved.plain_run.done))
+    made = f", made {saved.made}" if saved.made else ""
     return _message(
         trace,
+        phase="stopped" if stopped else "done",
         rounds=rounds,
         prompt=saved.prompt,
         pair=dict(saved.pair),
@@ -197,7 +200,7 @@ def _whole(saved: SavedRun) -> dict[str, Any]:
         verdict=None if saved.verdict is None else saved.verdict.model_dump(),
         probabilities=saved.probabilities,
         why=saved.why,
-        notice=f"A recorded run{f', made {saved.made}' if saved.made else ''}.",
+        notice=f"A recorded run{made}{', stopped before its end' if stopped else ''}.",
     )
 
 

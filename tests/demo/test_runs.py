@@ -147,6 +147,7 @@ def test_another_text_than_plain_is_said(pairs: Pairs, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "plain", other)
     verdict = told(Run(pairs, Ticket(ASKED), LIMITS))[-1]["verdict"]
     assert verdict["kind"] in ("differs", "near_tie") and verdict["token"] == 3
+    assert verdict["text"].startswith("differs at token 3")
 
 
 def test_another_dtype_is_loaded_anew(pairs: Pairs) -> None:

@@ -130,10 +130,25 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
         read_run(written(tmp_path, "x" * 11), None)
 
 
-def test_a_run_that_did_not_finish_has_nothing_to_save(pairs: Pairs) -> None:
+@pytest.mark.parametrize("while_", ["drafting", "plain"])
+def test_a_stopped_run_is_saved_as_far_as_it_went_and_replayed(pairs: Pairs, tmp_path: Path, while_: str) -> None:
+    ticket = Ticket(Request("along the river a", max_new_tokens=200))
+    run = Run(pairs, ticket, Limits())
+    for told in run.messages():
+        if told["phase"] == while_ and told["count"] > 2:
+            ticket.stop()
+    assert told["phase"] == "stopped"
+    found = read_run(written(tmp_path, saved_run(run, "today")), None)
+    assert found["phase"] == "stopped" and "stopped before its end" in found["notice"]["text"]
+    assert [round_["tokens"] for round_ in found["rounds"]] == [round_["tokens"] for round_ in told["rounds"]]
+    assert found["drafted_run"] == told["drafted_run"] and found["plain_run"] == told["plain_run"]
+    assert (found["drafted_run"]["done"], len(found["rounds"]) > 2) == (while_ == "plain", True)
+
+
+def test_a_run_that_made_no_round_has_nothing_to_save(pairs: Pairs) -> None:
     run = Run(pairs, Ticket(Request("")), Limits())
     list(run.messages())
-    with pytest.raises(TraceError, match="did not finish"):
+    with pytest.raises(TraceError, match="made no round"):
         saved_run(run, "today")
 
 

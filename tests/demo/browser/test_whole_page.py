@@ -128,13 +128,17 @@ def test_a_question_is_answered_and_the_numbers_are_the_traces(visit: Callable[.
     assert visitor.part("tile-speedup").inner_text() == f"{rates[0] / rates[1]:.2f}×"
 
 
-def test_stop_ends_the_run_and_another_can_begin(visit: Callable[..., Visitor], slowly: None) -> None:
+def test_stop_ends_the_run_which_can_be_saved_and_another_can_begin(
+    visit: Callable[..., Visitor], slowly: None, tmp_path: Path
+) -> None:
     visitor = visit()
     visitor.ask("along the river a", tokens=200)  # nothing is kept: 200 rounds
     visitor.wait_for("drafting")
     visitor.page.locator("#stop").click()
     visitor.wait_for("stopped")
-    assert visitor.part("rows").locator(".row").count() < 190
+    rows = visitor.part("rows").locator(".row").count()
+    assert rows < 190
+    assert len(visitor.saved(tmp_path)["trace"]["rounds"]) == rows - 1  # the first row is the prefill
     visitor.ask(PERFECT, tokens=12)
     visitor.wait_for("done")
     assert visitor.part("verdict").get_attribute("data-kind") == "identical"
