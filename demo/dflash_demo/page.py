@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from dflash_demo.api import answering
+from dflash_demo.api import answering, asking
 from dflash_demo.examples import EXAMPLES
 from dflash_demo.pairs import Pairs
 from dflash_demo.saved import read_run
@@ -38,6 +38,7 @@ def build(
     *,
     gpu: Callable[[Any], Any] = lambda tell: tell,
     shown: dict[str, Any] | None = None,
+    mcp: bool = False,
 ) -> gr.Blocks:
     """The page over one pair.
 
@@ -46,6 +47,7 @@ def build(
         limits: of each run.
         gpu: wraps the generator that runs a ticket; ZeroGPU's decorator, on such a Space.
         shown: the message to begin with; None is the run that was recorded for it.
+        mcp: also have the tool ``ask`` for agents.
     """
     visitors = Visitors()
     atexit.register(visitors.stop_all)
@@ -71,7 +73,10 @@ def build(
         tell: Tell = gpu(teller(pairs, limits))
         _wire(pairs, visitors, tell, [prompt, *settings], generate, stop, view, download, upload)
         page.unload(_leaving(visitors))
-        gr.api(answering(tell, visitors), api_name="generate", **_QUEUE)
+        endpoint = answering(tell, visitors)
+        gr.api(endpoint, api_name="generate", **_QUEUE)
+        if mcp:
+            gr.api(asking(endpoint), api_name="ask", **_QUEUE)
     page.queue(max_size=_WAITING_RUNS, default_concurrency_limit=8)
     return page
 
