@@ -63,6 +63,20 @@ def test_a_bare_trace_of_another_target_is_refused_by_name(run: Run, pairs: Pair
         read_run(written(tmp_path, trace), None)
 
 
+@pytest.mark.parametrize("bytes_", [None, 0, 1_234_567])
+def test_runs_and_traces_are_read_with_and_without_packed_weights(
+    body: dict, run: Run, pairs: Pairs, tmp_path: Path, bytes_: int | None
+) -> None:
+    """The field is younger than the format."""
+    for content in (body, body["trace"]):
+        del body["trace"]["packed_bytes"]
+        if bytes_ is not None:
+            body["trace"]["packed_bytes"] = bytes_
+        found = read_run(written(tmp_path, content), pairs.get("auto"))
+        assert found["count"] == run.story.message()["count"]
+        body["trace"]["packed_bytes"] = 0
+
+
 def test_hostile_text_is_kept_as_text(body: dict, tmp_path: Path) -> None:
     hostile = "<img src=x onerror=alert(1)> ${40+2} {{value}} \\ \u202e\u200b"
     body["prompt"] = body["texts"][0]["tokens"][0] = hostile
