@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import html
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from dflash_demo.api import answering
+from dflash_demo.api import answering, asking
 from dflash_demo.examples import EXAMPLES
 from dflash_demo.pairs import Pairs
-from dflash_demo.runs import Run
-from dflash_demo.saved import read_run, saved_run
+from dflash_demo.saved import read_run
 from dflash_demo.settings import CAPS, THINKING, Limits, Request
 from dflash_demo.story import Story
+from dflash_demo.telling import Tell, ended, follow, teller
 from dflash_demo.view.component import RunView
 from dflash_demo.visitors import Ticket, Visitors
-from dflash_hf import DFlashError, __version__
+from dflash_hf import DFlashError
 from dflash_hf.bench.pair import DTYPES
 
 __all__ = ["build"]
@@ -38,6 +38,7 @@ def build(
     *,
     gpu: Callable[[Any], Any] = lambda tell: tell,
     shown: dict[str, Any] | None = None,
+    mcp: bool = False,
 ) -> gr.Blocks:
     """The page over one pair.
 
@@ -46,8 +47,10 @@ def build(
         limits: of each run.
         gpu: wraps the generator that runs a ticket; ZeroGPU's decorator, on such a Space.
         shown: the message to begin with; None is the run that was recorded for it.
+        mcp: also have the tool ``ask`` for agents.
     """
     visitors = Visitors()
+    atexit.register(visitors.stop_all)
     with gr.Blocks(title="DFlash at work", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as page:
         gr.Markdown(
             "# DFlash at work\nA small drafter proposes a whole block of tokens at once; the model checks them all in "
@@ -67,10 +70,13 @@ def build(
             upload = gr.UploadButton("Load a run or trace", file_types=[".json"], size="sm", elem_id="upload")
         gr.Examples([[example.prompt] for example in EXAMPLES], inputs=[prompt], label="Try",
                     example_labels=[example.label for example in EXAMPLES])  # fmt: skip
-        tell = gpu(_telling(pairs, limits))
+        tell: Tell = gpu(teller(pairs, limits))
         _wire(pairs, visitors, tell, [prompt, *settings], generate, stop, view, download, upload)
         page.unload(_leaving(visitors))
-        gr.api(answering(pairs, limits), api_name="generate", **_QUEUE)
+        endpoint = answering(tell, visitors)
+        gr.api(endpoint, api_name="generate", **_QUEUE)
+        if mcp:
+            gr.api(asking(endpoint), api_name="ask", **_QUEUE)
     page.queue(max_size=_WAITING_RUNS, default_concurrency_limit=8)
     return page
 
@@ -100,22 +106,8 @@ def _settings(limits: Limits) -> list[Any]:
     return [tokens, temperature, top_p, seed, cap, dtype, plain, thinking, probabilities]
 
 
-def _telling(pairs: Pairs, limits: Limits) -> Callable[[Ticket], Iterator[tuple[str, dict[str, Any] | None]]]:
-    """Tickets to messages, and at the end the run as a file's content; plain data, so that it may be in a process of
-    its own."""
-
-    def tell(ticket: Ticket) -> Iterator[tuple[str, dict[str, Any] | None]]:
-        run = Run(pairs, ticket, limits)
-        for message in run.messages():
-            yield "message", message
-        made = f"{datetime.now(UTC):%Y-%m-%d} with dflash-hf {__version__}"
-        yield "saved", None if run.outcome.trace is None else saved_run(run, made)
-
-    return tell
-
-
 def _wire(
-    pairs: Pairs, visitors: Visitors, tell: Any, asked: list[Any], generate: Any, stop: Any, view: Any,
+    pairs: Pairs, visitors: Visitors, tell: Tell, asked: list[Any], generate: Any, stop: Any, view: Any,
     download: Any, upload: Any,
 ) -> None:  # fmt: skip
     def begin(request: gr.Request, *values: Any) -> tuple[str, Any]:
@@ -127,27 +119,21 @@ def _wire(
             story.say("info", "The pair is being loaded ...")
         return json.dumps(story.message()), gr.update(value=None, interactive=False)
 
-    def follow(request: gr.Request) -> Iterator[tuple[Any, Any]]:
-        visitor = _visitor(request)
-        ticket = visitors.current(visitor)
-        if ticket is None:
-            return
-        try:
-            with closing(tell(ticket)) as told:
-                for kind, body in told:
-                    if visitors.current(visitor) is not ticket:  # something else is on this visitor's page by now
-                        yield gr.skip(), gr.skip()  # Gradio sends a generator's last word once more at its end
-                        return
-                    if kind == "message":
-                        yield json.dumps(body), gr.skip()
-                    elif body is not None:
-                        with _file_of(body) as path:  # Gradio copies it, for this visitor, before it asks for more
-                            yield gr.skip(), gr.DownloadButton(value=str(path), interactive=True)
-        finally:
-            visitors.end(visitor, ticket)
+    def show(request: gr.Request) -> Iterator[tuple[Any, Any]]:
+        for kind, body in follow(tell, visitors, _visitor(request)):
+            if kind == "message":
+                yield json.dumps(body), gr.skip()
+            elif body is not None:
+                with _file_of(body) as path:  # Gradio copies it, for this visitor, before it asks for more
+                    yield gr.skip(), gr.DownloadButton(value=str(path), interactive=True)
+        yield gr.skip(), gr.skip()  # Gradio sends a generator's last word once more at its end
 
-    def halt(request: gr.Request) -> None:
-        visitors.stop(_visitor(request))
+    def refuse(request: gr.Request) -> Any:
+        ticket = visitors.leave(_visitor(request))
+        return _over(ticket, "failed", "error", "Too many runs are waiting. Try again in a minute.")
+
+    def halt(request: gr.Request) -> Any:
+        return _over(visitors.stop(_visitor(request)), "stopped", "info", "Stopped before its turn.")
 
     def load(path: str, request: gr.Request) -> tuple[Any, Any]:
         try:
@@ -159,11 +145,17 @@ def _wire(
         return json.dumps(message), gr.update(value=None, interactive=False)
 
     quietly = {"show_progress": "hidden", "api_visibility": "private"}
-    for start in (generate.click, asked[0].submit):
-        begun = start(begin, asked, [view, download], queue=False, **quietly)
-        begun.then(follow, None, [view, download], **_QUEUE, **quietly)
-    stop.click(halt, None, None, queue=False, **quietly)
+    begun = gr.on([generate.click, asked[0].submit], begin, asked, [view, download], queue=False, **quietly)
+    # A visitor who asks again during a run: "always_last" begins the next one when the first has ended.
+    shown = begun.then(show, None, [view, download], trigger_mode="always_last", **_QUEUE, **quietly)
+    shown.failure(refuse, None, view, queue=False, **quietly)
+    stop.click(halt, None, view, queue=False, **quietly)
     upload.upload(load, upload, [view, download], **quietly)
+
+
+def _over(ticket: Ticket | None, phase: str, kind: str, text: str) -> Any:
+    """For the view: a run that never began, and why; nothing where there is none."""
+    return gr.skip() if ticket is None else json.dumps(ended(Story.of(ticket).message(), phase, kind, text))
 
 
 def _request(values: tuple[Any, ...]) -> Request:

@@ -35,7 +35,8 @@ class Pairs:
     @property
     def loaded(self) -> Pair | None:
         """What is in memory now."""
-        return None if self._held is None else self._held[1]
+        held = self._held  # read once: a load on another thread empties it meanwhile
+        return None if held is None else held[1]
 
     def get(self, dtype: str, say: Callable[[str], None] = lambda text: None) -> Pair:
         """The pair in this dtype; "auto" is the one the page was started with.

@@ -10,6 +10,7 @@ import logging
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from threading import Thread
 from time import perf_counter
 from typing import Any
@@ -21,12 +22,12 @@ from dflash_demo.thinking import thinking_warning
 from dflash_demo.tokens import texts_of_trace
 from dflash_demo.visitors import Ticket
 from dflash_demo.why import why_no_gain
-from dflash_hf import DFlashError, DFlashOptions, OptionsError, RoundRecord, Trace
+from dflash_hf import DFlashError, DFlashOptions, OptionsError, RoundRecord, Trace, last_trace
 from dflash_hf.bench.answers import Answer, compare, drafted, plain
 from dflash_hf.bench.measure import to_device
 from dflash_hf.bench.pair import Pair
 from dflash_hf.bench.prompts import encode
-from dflash_hf.streaming import decoder_of
+from dflash_hf.streaming import Decode, decoder_of
 
 __all__ = ["Outcome", "Run"]
 
@@ -40,7 +41,7 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a finished run leaves, for saving and for the API."""
+    """What a run leaves, also one that was stopped, for saving and for the API."""
 
     trace: Trace | None = None
     text: str = ""
@@ -69,7 +70,6 @@ class Run:
         finally:
             self._ticket.stop()
             worker.join()
-            self._ticket.put_away()
 
     def _wait(self) -> bool:
         """Until there is news worth a message; False when the run is over."""
@@ -100,6 +100,7 @@ class Run:
         self.story.say("error", text)
 
     def _tell(self) -> None:
+        self._check_stop()  # before a pair is loaded for nobody
         request = self._request.checked(self._limits)
         pair = self._pairs.get(request.dtype, self._loading)
         inputs = self._inputs(pair, request)
@@ -151,8 +152,8 @@ class Run:
             add(rounds.prefill(tokens[0], story.drafted.first_token))
 
         def on_round(record: RoundRecord) -> None:
-            self._check_stop()
             add(rounds.add(record))
+            self._check_stop()
 
         def add(message: dict[str, Any]) -> None:
             story.rounds.append(message)
@@ -163,13 +164,21 @@ class Run:
         options = DFlashOptions(
             max_draft_tokens=request.draft_cap, trace_probabilities=request.probabilities, on_round=on_round
         )
-        answer = drafted(pair, inputs, request.sampling, streamer=_FirstToken(first_token), options=options)
+        try:
+            answer = drafted(pair, inputs, request.sampling, streamer=_FirstToken(first_token), options=options)
+        except _Stopped:
+            self._keep(pair, decode)  # what it did so far
+            raise
         story.drafted.seconds, story.drafted.done = answer.seconds, True
-        assert answer.trace is not None
-        answer.trace.target, answer.trace.drafter = pair.names["target"], pair.names["drafter"]
-        self.outcome.trace, self.outcome.text = answer.trace, decode(answer.tokens)
-        story.settle(texts_of_trace(decode, answer.tokens))
+        self._keep(pair, decode)
         return answer
+
+    def _keep(self, pair: Pair, decode: Decode) -> None:
+        trace = last_trace()
+        assert trace is not None
+        trace.target, trace.drafter = pair.names["target"], pair.names["drafter"]
+        self.outcome.trace, self.outcome.text = trace, decode(trace.tokens)
+        self.story.settle(texts_of_trace(decode, trace.tokens))
 
     def _plain(self, pair: Pair, inputs: dict[str, Any], answer: Answer) -> None:
         clock = self.story.plain = Clock()
@@ -195,9 +204,14 @@ class Run:
         found = compare(pair, inputs, answer.tokens, other.tokens)
         if found.identical:
             return _verdict("identical", "identical text")
-        gap = None if found.verdict is None else found.gap
-        kind = "near_tie" if found.near_tie else "differs"
-        return _verdict(kind, found.line, found.first_difference, gap)
+        start = f"differs at token {found.first_difference}"
+        if found.verdict is not None and found.verdict.ok and not found.near_tie:
+            return _verdict("differs", f"{start}: one text ends where the other goes on", found.first_difference)
+        gap = (
+            None if found.gap is None or not isfinite(found.gap) else float(f"{found.gap:.3g}")
+        )  # no browser reads NaN
+        kind, said = ("near_tie", start) if found.near_tie else ("differs", f"{start}, no near tie")
+        return _verdict(kind, said, found.first_difference, gap)
 
 
 def _verdict(kind: str, text: str, token: int | None = None, gap: float | None = None) -> dict[str, Any]:

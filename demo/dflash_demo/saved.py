@@ -22,9 +22,10 @@ from dflash_hf import RoundRecord, Trace, TraceError
 from dflash_hf.bench.pair import Pair
 from dflash_hf.streaming import decoder_of
 
-__all__ = ["MAX_BYTES", "read_run", "saved_run"]
+__all__ = ["MAX_BYTES", "MAX_DRAFTED", "MAX_IDS", "MAX_TOKENS", "read_run", "saved_run"]
 
 MAX_BYTES = 20_000_000
+MAX_TOKENS, MAX_DRAFTED, MAX_IDS = 10_000, 1_024, 100_000  # of a bare trace's answer, of a round, of all together
 _TRACE_SCHEMA = "dflash-hf/trace/1"
 
 
@@ -74,13 +75,13 @@ class SavedRun(BaseModel):
 
 
 def saved_run(run: Run, made: str) -> dict[str, Any]:
-    """A finished run as ``dflash-hf/run/1``.
+    """A run as ``dflash-hf/run/1``; of one that was stopped, what it did until then.
 
     Raises:
-        TraceError: the run has no trace: it failed, or was stopped.
+        TraceError: the run has no trace: it failed, or was stopped before its first round.
     """
     if run.outcome.trace is None:
-        raise TraceError("This run did not finish, so there is no trace of it.")
+        raise TraceError("This run made no round, so there is no trace of it.")
     message = run.story.message(whole=True)
     kept = ("prompt", "pair", "probabilities", "drafted_run", "plain_run", "verdict", "why")
     texts = [
@@ -110,15 +111,21 @@ def read_run(source: str | Path, pair: Pair | None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise TraceError(f"This is no trace: the file is not JSON ({error}).") from error
     kind = data.get("schema") if isinstance(data, dict) else None
-    if kind == _TRACE_SCHEMA:
-        return _bare(_checked_trace(data), pair)
+    message = _bare(_checked_trace(data), pair) if kind == _TRACE_SCHEMA else _whole(_checked_run(data))
     try:
-        saved = SavedRun.model_validate(data)
+        json.dumps(message, allow_nan=False)
+    except ValueError as error:
+        raise TraceError("The trace is damaged: its numbers are too large.") from error
+    return message
+
+
+def _checked_run(data: Any) -> SavedRun:
+    try:
+        return SavedRun.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "file"
         raise TraceError(f"This is no run this page can show: {place}: {first['msg']}.") from error
-    return _whole(saved)
 
 
 def _checked_trace(data: dict[str, Any]) -> Trace:
@@ -139,6 +146,7 @@ def _bare(trace: Trace, pair: Pair | None) -> dict[str, Any]:
             f"This trace was made with {trace.target}, and this page has {pair.names['target']}. Start the demo with "
             "that target, or load a file downloaded from a page like this one: it carries its text."
         )
+    _refuse_endless(trace)
     outside = [token for token in _ids(trace) if not 0 <= token < len(pair.tokenizer)]
     if outside:
         raise TraceError(f"The trace is damaged: {pair.names['target']} has no token {outside[0]}.")
@@ -150,6 +158,17 @@ def _bare(trace: Trace, pair: Pair | None) -> dict[str, Any]:
         drafted_run=_clock_of(trace),
         notice="A trace without its prompt and without a plain run: replayed as it was recorded.",
     )
+
+
+def _refuse_endless(trace: Trace) -> None:
+    """Ids made to be no text are decoded over and over, so this page would be busy with them for hours."""
+    for found, most, what in (
+        (len(trace.tokens), MAX_TOKENS, "tokens in its answer"),
+        (max((len(record.drafted) for record in trace.rounds), default=0), MAX_DRAFTED, "drafted in a round"),
+        (len(_ids(trace)), MAX_IDS, "token ids"),
+    ):
+        if found > most:
+            raise TraceError(f"The trace has {found:,} {what}; this page shows up to {most:,}.")
 
 
 def _ids(trace: Trace) -> list[int]:
@@ -168,8 +187,11 @@ def _whole(saved: SavedRun) -> dict[str, Any]:
         if sizes != (record.committed, len(record.drafted) - record.accepted):
             raise TraceError(f"The run is damaged: round {number} has texts of other tokens.")
         rounds.append(round_message(number, record, texts.tokens, texts.rejected, at))
+    stopped = not (saved.drafted_run.done and (saved.plain_run is None or saved.plain_run.done))
+    made = f", made {saved.made}" if saved.made else ""
     return _message(
         trace,
+        phase="stopped" if stopped else "done",
         rounds=rounds,
         prompt=saved.prompt,
         pair=dict(saved.pair),
@@ -178,7 +200,7 @@ def _whole(saved: SavedRun) -> dict[str, Any]:
         verdict=None if saved.verdict is None else saved.verdict.model_dump(),
         probabilities=saved.probabilities,
         why=saved.why,
-        notice=f"A recorded run{f', made {saved.made}' if saved.made else ''}.",
+        notice=f"A recorded run{made}{', stopped before its end' if stopped else ''}.",
     )
 
 

@@ -41,7 +41,7 @@ def serve(
 
     pairs = Pairs(source)
     pairs.preload()
-    page = build(pairs, limits)
+    page = build(pairs, limits, mcp=mcp)
     page.launch(
         server_name=host,
         server_port=port,
@@ -51,6 +51,8 @@ def serve(
         **{**launch_options(), **more},
     )
     say(f"{page.local_url} shows the page; Ctrl-C ends it")
+    if mcp:
+        say(f"{page.local_url}gradio_api/mcp/ is the MCP tool (streamable HTTP)")
     page.block_thread()
 
 

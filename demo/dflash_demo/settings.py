@@ -46,18 +46,18 @@ class Request:
         Raises:
             OptionsError: a value is out of range; the message says which and what may be.
         """
-        if not self.prompt.strip():
+        if not isinstance(self.prompt, str) or not self.prompt.strip():
             raise OptionsError("Type a prompt first, or pick an example.")
         if len(self.prompt) > limits.prompt_characters:
             raise OptionsError(
                 f"The prompt has {len(self.prompt):,} characters; this page takes {limits.prompt_characters:,}."
             )
-        _between("Maximum tokens", self.max_new_tokens, 1, limits.new_tokens)
+        _between("Maximum tokens", self.max_new_tokens, 1, limits.new_tokens, whole=True)
         _between("Temperature", self.temperature, 0, 5)
         _between("Top-p", self.top_p, 0.01, 1)
-        _between("Seed", self.seed, 0, 2**31 - 1)
+        _between("Seed", self.seed, 0, 2**31 - 1, whole=True)
         if self.draft_cap is not None:
-            _between("Draft cap", self.draft_cap, 0, 1024)
+            _between("Draft cap", self.draft_cap, 0, 1024, whole=True)
         if self.dtype not in DTYPES:
             raise OptionsError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}.")
         return self
@@ -67,6 +67,9 @@ class Request:
         return Sampling(self.max_new_tokens, self.temperature, self.top_p, self.seed)
 
 
-def _between(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+def _between(name: str, value: Any, low: float, high: float, *, whole: bool = False) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not low <= value <= high:
         raise OptionsError(f"{name} is between {low:,} and {high:,}, not {value!r}.")
+    if whole and not isinstance(value, int):
+        raise OptionsError(f"{name} is a whole number, not {value!r}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from dflash_hf.trace import RoundRecord, Trace
 
 __all__ = ["WINDOW", "Clock", "Rounds", "Story", "round_message", "rounds_of"]
 
-WINDOW = 8  # rounds a message repeats
+WINDOW = 8  # rounds a message repeats, before those that are new
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class Story:
     plain: Clock | None = None
     verdict: dict[str, Any] | None = None
     why: str | None = None
+    told: int = 0  # rounds of the messages so far
 
     @classmethod
     def of(cls, ticket: Ticket) -> Story:
@@ -59,8 +61,10 @@ class Story:
         return cls(ticket.run, ticket.request.prompt, pair, block=0, probabilities=ticket.request.probabilities)
 
     def message(self, *, whole: bool = False) -> dict[str, Any]:
-        """What the browser gets: the last rounds, or all of them."""
-        first = 0 if whole else max(0, len(self.rounds) - WINDOW)
+        """What the browser gets: the rounds since the last message and some before them, or all."""
+        count = len(self.rounds)  # once: the run goes on meanwhile
+        first = 0 if whole else max(0, self.told - WINDOW)
+        self.told = count
         return {
             "run": self.run,
             "phase": self.phase,
@@ -69,9 +73,9 @@ class Story:
             "pair": self.pair,
             "block": self.block,
             "probabilities": self.probabilities,
-            "count": len(self.rounds),
+            "count": count,
             "first": first,
-            "rounds": self.rounds[first:],
+            "rounds": self.rounds[first:count],
             "drafted_run": self.drafted.message(),
             "plain_run": None if self.plain is None else self.plain.message(),
             "verdict": self.verdict,
@@ -87,7 +91,7 @@ class Story:
         if [token[0] for token in tokens] != list(texts):
             for token, text in zip(tokens, texts, strict=True):
                 token[0] = text
-            self.run = uuid4().hex  # for a page that only ever adds, this is another run
+            self.run, self.told = uuid4().hex, 0  # for a page that only ever adds, this is another run
 
     def say(self, kind: str, text: str) -> None:
         """A line on the page: ``kind`` is info, warning or error."""
@@ -161,4 +165,4 @@ def rounds_of(trace: Trace, decode: Decode) -> list[dict[str, Any]]:
 
 def _rounded(values: Sequence[float | None], place: int) -> float | None:
     value = values[place] if place < len(values) else None
-    return None if value is None else round(value, 4)
+    return None if value is None or not isfinite(value) else round(value, 4)  # no browser reads NaN

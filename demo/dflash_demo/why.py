@@ -30,13 +30,13 @@ def why_no_gain(trace: Trace, plain_tokens: int, plain_seconds: float, drafted_s
     if step <= 0:
         return None
     return (
-        f"No speed-up: a round took {cost:.0f} ms, the time of {cost / step:.1f} plain steps ({step:.0f} ms each), and "
-        f"gave {figures['tau']:.2f} tokens. {_weak_side(trace, cost / step, figures)}"
+        f"No speed-up: a round took {cost:.0f} ms, as long as {cost / step:.1f} plain steps, and gave "
+        f"{figures['tau']:.2f} tokens. {_weak_side(trace, cost / step, figures)}"
     )
 
 
 def _weak_side(trace: Trace, break_even: float, figures: dict[str, object]) -> str:
     first = figures["acceptance_by_position"][0]  # type: ignore[index]
     if trace.device.startswith("cpu") and break_even > 1.6:
-        return "On a CPU a pass over a block costs far more than a pass over one token; on a GPU about the same."
-    return f"The target kept the first drafted token in {first:.0%} of the rounds: this text is hard for this drafter."
+        return "On a CPU a block costs far more than one token; on a GPU about the same."
+    return f"The first drafted token was kept in {first:.0%} of the rounds: this text is hard for this drafter."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dflash_hf.drafter.model import DFlashDrafter
 
-__all__ = ["DTYPES", "Pair", "PairSource", "pick_dtype"]
+__all__ = ["DTYPES", "Pair", "PairSource", "pick_dtype", "refuse_unknown_dtype"]
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -54,8 +54,7 @@ class PairSource:
     local_files_only: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise OptionsError(f"dtype is one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        refuse_unknown_dtype(self.dtype)
         if self.target is not None and self.drafter is None:
             raise OptionsError("a target needs a drafter: the embedded drafter only drafts for the embedded target")
 
@@ -103,6 +102,15 @@ class PairSource:
         except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
             raise HubError(f"cannot load the target {target}: {str(error).strip().splitlines()[0]}") from error
         return model, loaded, tokenizer
+
+
+def refuse_unknown_dtype(name: str) -> None:
+    """
+    Raises:
+        OptionsError: it is none of ``DTYPES``.
+    """
+    if name not in DTYPES:
+        raise OptionsError(f"dtype is one of {', '.join(DTYPES)}, not {name!r}")
 
 
 def pick_dtype(name: str, accelerated: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -36,6 +37,8 @@ def demo(
         import gradio  # noqa: F401
     except ImportError as error:
         raise DFlashError(f"the demo needs gradio ({error}); pip install 'dflash-hf[demo]'") from error
+    if mcp:
+        _refuse_without_mcp()
     import transformers  # noqa: F401 - silenced as soon as it is there
 
     quiet_transformers()
@@ -44,3 +47,11 @@ def demo(
 
     limits = Limits(new_tokens=max_new_tokens, seconds=time_limit)
     serve(source, limits, host=host, port=port, open_browser=open_browser, mcp=mcp, say=note)
+
+
+def _refuse_without_mcp() -> None:
+    """Gradio serves the page without its tool, and says so nowhere."""
+    try:
+        import_module("mcp.server")
+    except ImportError as error:
+        raise DFlashError(f"--mcp needs Gradio's extra ({error}); pip install 'gradio[mcp]'") from error

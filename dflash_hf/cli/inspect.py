@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_hf.bench.pair import pick_dtype
+from dflash_hf.bench.pair import pick_dtype, refuse_unknown_dtype
 from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json
-from dflash_hf.cli.pair import refuse_unknown_dtype
 from dflash_hf.cli.quiet import quiet_transformers
 
 if TYPE_CHECKING:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import typer
-
-from dflash_hf.bench.pair import DTYPES, Pair, PairSource
+from dflash_hf.bench.pair import Pair, PairSource
 from dflash_hf.cli.command import PairOptions, note
 from dflash_hf.cli.quiet import quiet_transformers
 
-__all__ = ["load", "refuse_unknown_dtype", "source_of"]
+__all__ = ["load", "source_of"]
 
 
 def source_of(options: PairOptions) -> PairSource:
     """The options as a source.
 
     Raises:
-        typer.BadParameter: the options contradict each other.
+        OptionsError: the options contradict each other.
     """
-    refuse_unknown_dtype(options.dtype)
-    if options.target is not None and options.drafter is None:
-        raise typer.BadParameter("--target needs --drafter: the embedded drafter only drafts for the embedded target")
     return PairSource(**asdict(options))
 
 
@@ -29,7 +24,7 @@ def load(options: PairOptions) -> Pair:
     """Load, check and attach the pair.
 
     Raises:
-        typer.BadParameter: the options contradict each other.
+        OptionsError: the options contradict each other.
         DFlashError: a model cannot be had, or the two do not fit.
     """
     source = source_of(options)
@@ -37,8 +32,3 @@ def load(options: PairOptions) -> Pair:
 
     quiet_transformers()
     return source.load(note)
-
-
-def refuse_unknown_dtype(name: str) -> None:
-    if name not in DTYPES:
-        raise typer.BadParameter(f"--dtype is one of {', '.join(DTYPES)}, not {name!r}")

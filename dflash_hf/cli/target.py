@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dflash_hf.bench.pair import pick_dtype
+from dflash_hf.bench.pair import pick_dtype, refuse_unknown_dtype
 from dflash_hf.cli.command import TargetOptions, note
-from dflash_hf.cli.pair import refuse_unknown_dtype
 from dflash_hf.cli.quiet import quiet_transformers
 from dflash_hf.errors import HubError
 
@@ -38,7 +37,7 @@ def load_target(options: TargetOptions) -> TargetView:
     """The target, in evaluation mode, on this process's accelerator where there is one.
 
     Raises:
-        typer.BadParameter: an unknown dtype.
+        OptionsError: an unknown dtype.
         DFlashError: it cannot be had, or is no causal LM.
     """
     refuse_unknown_dtype(options.dtype)

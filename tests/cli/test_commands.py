@@ -46,7 +46,7 @@ def test_version_is_the_packages(run) -> None:
 
 def test_a_target_without_a_drafter_is_a_usage_error(run, files) -> None:
     result = run("verify", "--target", files.target)
-    assert result.exit_code == 2 and "needs --drafter" in result.stderr
+    assert result.exit_code == 2 and "needs a drafter" in result.stderr
 
 
 def test_a_pair_that_does_not_fit_is_one_error_and_a_hint(run, files) -> None:

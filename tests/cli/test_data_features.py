@@ -75,7 +75,7 @@ def test_features_share_their_work_and_can_only_be_priced(files: Files, run, ans
         (["--layers", "0,x"], 2, "takes numbers"),
         (["--layers", "0,9"], 1, "has layers 0 to 2"),
         (["--shard", "2/2"], 2, "from 0 to N - 1"),
-        (["--dtype", "int8"], 2, "--dtype is one of"),
+        (["--dtype", "int8"], 2, "dtype is one of"),
         (["--target", "/nowhere/target"], 1, "cannot load the target"),
     ],
 )

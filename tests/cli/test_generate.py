@@ -111,7 +111,7 @@ def test_generate_ends_cleanly_when_interrupted(run, files, monkeypatch) -> None
 @pytest.mark.parametrize(
     ("extra", "code", "words"),
     [
-        (["--dtype", "int8"], 2, "--dtype is one of"),
+        (["--dtype", "int8"], 2, "dtype is one of"),
         (["--temperature", "-1"], 2, "temperature"),
         (["--compare", "maybe"], 2, "maybe"),
     ],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from dflash_demo.pairs import Pairs
@@ -9,6 +12,15 @@ from dflash_hf.bench.pair import PairSource
 from tests.cli.conftest import Files, files
 
 __all__ = ["files"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where tickets keep their signs."""
+    folder = tmp_path_factory.mktemp("signs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dflash_demo.visitors.gettempdir", lambda: str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from dflash_demo.pairs import Pairs
 from dflash_demo.runs import Run
 from dflash_demo.settings import Limits, Request
-from dflash_demo.visitors import Ticket, Visitors
+from dflash_demo.visitors import Ticket
 from dflash_hf.bench.answers import Answer
 from dflash_hf.bench.pair import PairSource
 from dflash_hf.streaming import decoder_of
@@ -147,6 +147,7 @@ def test_another_text_than_plain_is_said(pairs: Pairs, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "plain", other)
     verdict = told(Run(pairs, Ticket(ASKED), LIMITS))[-1]["verdict"]
     assert verdict["kind"] in ("differs", "near_tie") and verdict["token"] == 3
+    assert verdict["text"].startswith("differs at token 3")
 
 
 def test_another_dtype_is_loaded_anew(pairs: Pairs) -> None:
@@ -155,23 +156,37 @@ def test_another_dtype_is_loaded_anew(pairs: Pairs) -> None:
     assert pairs.get("auto").model.dtype == torch.float32
 
 
-def test_a_visitor_has_one_run_and_stops_only_their_own(pairs: Pairs) -> None:
-    visitors, first, second, other = Visitors(), *(Ticket(ASKED) for _ in range(3))
-    assert [visitors.begin(*who) for who in (("a", first), ("b", other), ("a", second))] == [0, 1, 1]
-    visitors.stop("a")
-    phases = [told(Run(pairs, ticket, LIMITS))[-1]["phase"] for ticket in (first, second, other)]
-    assert phases == ["stopped", "stopped", "done"]
-    visitors.end("a", first)  # an older run's end leaves the newer one
-    assert visitors.current("a") is second
-    visitors.end("a", second)
-    visitors.stop("a")  # nothing to stop
-    assert visitors.current("a") is None
+def test_a_run_that_was_stopped_loads_no_pair(source: PairSource) -> None:
+    never, ticket = Pairs(source), Ticket(ASKED)
+    ticket.stop()
+    assert told(Run(never, ticket, LIMITS))[-1]["phase"] == "stopped"
+    assert never.loaded is None
 
 
-def test_a_ticket_is_stopped_from_another_process_and_leaves_nothing() -> None:
-    ticket = Ticket(ASKED)
-    copy = pickle.loads(pickle.dumps(ticket))
-    copy.stop()
-    assert ticket.stopped
-    ticket.put_away()
-    assert not copy.stopped
+def test_the_pair_may_go_away_while_it_is_looked_at(source: PairSource) -> None:
+    class Leaving(Pairs):
+        """Another thread lets go of the pair after the first look."""
+
+        looks = 0
+
+        @property
+        def _held(self):
+            self.looks += 1
+            return ("auto", "a pair") if self.looks == 1 else None
+
+        @_held.setter
+        def _held(self, value) -> None:
+            pass
+
+    assert Leaving(source).loaded == "a pair"
+
+
+def test_numbers_that_are_none_reach_no_browser(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_demo.runs as module
+
+    class Found:
+        identical, verdict, near_tie, first_difference, line = False, object(), False, 1, "differs"
+        gap = float("nan")
+
+    monkeypatch.setattr(module, "compare", lambda *arguments: Found())
+    json.dumps(told(Run(pairs, Ticket(ASKED), LIMITS))[-1], allow_nan=False)

@@ -63,6 +63,20 @@ def test_a_bare_trace_of_another_target_is_refused_by_name(run: Run, pairs: Pair
         read_run(written(tmp_path, trace), None)
 
 
+@pytest.mark.parametrize("bytes_", [None, 0, 1_234_567])
+def test_runs_and_traces_are_read_with_and_without_packed_weights(
+    body: dict, run: Run, pairs: Pairs, tmp_path: Path, bytes_: int | None
+) -> None:
+    """The field is younger than the format."""
+    for content in (body, body["trace"]):
+        del body["trace"]["packed_bytes"]
+        if bytes_ is not None:
+            body["trace"]["packed_bytes"] = bytes_
+        found = read_run(written(tmp_path, content), pairs.get("auto"))
+        assert found["count"] == run.story.message()["count"]
+        body["trace"]["packed_bytes"] = 0
+
+
 def test_hostile_text_is_kept_as_text(body: dict, tmp_path: Path) -> None:
     hostile = "<img src=x onerror=alert(1)> ${40+2} {{value}} \\ \u202e\u200b"
     body["prompt"] = body["texts"][0]["tokens"][0] = hostile
@@ -107,16 +121,48 @@ def test_numbers_a_browser_cannot_read_are_refused(body: dict, tmp_path: Path) -
         read_run(written(tmp_path, body), None)
 
 
+def test_a_time_that_no_float_holds_is_refused(body: dict, tmp_path: Path) -> None:
+    body["trace"]["rounds"][0]["round_ms"] = 10**400
+    with pytest.raises(TraceError, match="numbers are too large"):
+        read_run(written(tmp_path, body), None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("MAX_TOKENS", "tokens in its answer"), ("MAX_DRAFTED", "in a round"), ("MAX_IDS", "token ids")]
+)
+def test_a_trace_that_would_keep_the_page_busy_is_refused(
+    run: Run, pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+) -> None:
+    monkeypatch.setattr(f"dflash_demo.saved.{limit}", 2)
+    with pytest.raises(TraceError, match=f"{said}; this page shows up to 2"):
+        read_run(written(tmp_path, run.outcome.trace.to_dict()), pairs.get("auto"))
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_demo.saved.MAX_BYTES", 10)
     with pytest.raises(TraceError, match="reads up to 10"):
         read_run(written(tmp_path, "x" * 11), None)
 
 
-def test_a_run_that_did_not_finish_has_nothing_to_save(pairs: Pairs) -> None:
+@pytest.mark.parametrize("while_", ["drafting", "plain"])
+def test_a_stopped_run_is_saved_as_far_as_it_went_and_replayed(pairs: Pairs, tmp_path: Path, while_: str) -> None:
+    ticket = Ticket(Request("along the river a", max_new_tokens=200))
+    run = Run(pairs, ticket, Limits())
+    for told in run.messages():
+        if told["phase"] == while_ and told["count"] > 2:
+            ticket.stop()
+    assert told["phase"] == "stopped"
+    found = read_run(written(tmp_path, saved_run(run, "today")), None)
+    assert found["phase"] == "stopped" and "stopped before its end" in found["notice"]["text"]
+    assert [round_["tokens"] for round_ in found["rounds"]] == [round_["tokens"] for round_ in told["rounds"]]
+    assert found["drafted_run"] == told["drafted_run"] and found["plain_run"] == told["plain_run"]
+    assert (found["drafted_run"]["done"], len(found["rounds"]) > 2) == (while_ == "plain", True)
+
+
+def test_a_run_that_made_no_round_has_nothing_to_save(pairs: Pairs) -> None:
     run = Run(pairs, Ticket(Request("")), Limits())
     list(run.messages())
-    with pytest.raises(TraceError, match="did not finish"):
+    with pytest.raises(TraceError, match="made no round"):
         saved_run(run, "today")
 
 

@@ -38,13 +38,31 @@ def test_a_round_that_ends_on_a_drafted_token_has_no_own_one() -> None:
     assert [token[1] for token in rounds.add(record(b"ab", 2, None, cut=True))["tokens"]] == ["draft", "draft"]
 
 
-def test_a_message_repeats_the_last_rounds_and_the_last_one_has_all() -> None:
+def test_a_message_has_the_new_rounds_and_repeats_the_last_and_the_final_one_has_all() -> None:
     told, rounds = story(), Rounds(decode)
     told.rounds = [rounds.prefill(72, 0)] + [rounds.add(record(b"a", 1, 98)) for _ in range(WINDOW + 4)]
-    part, whole = told.message(), told.message(whole=True)
-    assert (part["count"], part["first"], len(part["rounds"])) == (WINDOW + 5, 5, WINDOW)
+    part, again, whole = told.message(), told.message(), told.message(whole=True)
+    assert (part["count"], part["first"], len(part["rounds"])) == (WINDOW + 5, 0, WINDOW + 5)  # all were new
+    assert (again["count"], again["first"], len(again["rounds"])) == (WINDOW + 5, 5, WINDOW)
     assert (whole["first"], len(whole["rounds"])) == (0, WINDOW + 5)
-    assert part["rounds"] == whole["rounds"][5:]
+    assert again["rounds"] == whole["rounds"][5:]
+
+
+def test_however_fast_rounds_come_no_message_leaves_a_gap() -> None:
+    told, rounds = story(), Rounds(decode)
+    told.rounds, end = [rounds.prefill(72, 0)], 0
+    for _ in range(3):
+        told.rounds += [rounds.add(record(b"a", 1, 98)) for _ in range(3 * WINDOW)]
+        message = told.message()
+        assert message["first"] <= end
+        end = message["count"]
+
+
+def test_a_probability_that_is_no_number_is_not_told() -> None:
+    rounds = Rounds(decode)
+    rounds.prefill(72, 0)
+    found = rounds.add(record(b"ab", 1, 98, target_p=[float("nan"), 0.5], draft_q=[0.5, float("inf")]))
+    assert found["tokens"][0][3] is None and found["rejected"][0][3] is None
 
 
 def test_a_trace_tells_the_rounds_the_live_run_told() -> None:

@@ -28,7 +28,7 @@ function paintHead(part, state, figures) {
   const counts = counted(figures.tokens, "token", "tokens") + " · " + counted(figures.rounds, "round", "rounds");
   setText(part("counts"), figures.tokens ? counts + " · " + fixed(figures.seconds, 1) + " s" : "");
   const pair = message.pair;
-  setText(part("pair"), pair ? pair.target + " ← " + pair.drafter + " · " + pair.dtype + " · " + pair.device : "");
+  setText(part("pair"), pair && pair.target ? pair.target + " ← " + pair.drafter + " · " + pair.dtype + " · " + pair.device : "");
   setText(part("prompt"), clipped(message.prompt || "", LONGEST_NOTICE));
   paintNotice(part, message.notice);
 }

@@ -2,13 +2,17 @@
 // a later message fills it. Nothing here touches the page.
 
 function emptyRun() {
-  return { run: null, message: null, rounds: [], ahead: new Map() };
+  return { run: null, message: null, rounds: [], ahead: new Map(), gone: new Set() };
 }
 
-// Takes one message. Returns true when it begins another run.
+// Takes one message. Returns true when it begins another run. The last words of a run that another has replaced may come
+// after the other's first: they are dropped.
 function takeMessage(state, message) {
+  if (state.gone.has(message.run)) return false;
   const fresh = message.run !== state.run;
   if (fresh) {
+    if (!message.run) state.gone.clear(); // the empty page begins everything anew
+    else if (state.run) state.gone.add(state.run);
     state.run = message.run;
     state.rounds = [];
     state.ahead = new Map();

@@ -9,6 +9,11 @@ from tests.demo.browser.messages import draft_round, finished, long_rounds, mess
 from tests.demo.browser.page import recorded_page
 
 ROUNDS = story()
+LONGEST_WHY = (
+    "No speed-up: a round took 1286 ms, as long as 13.9 plain steps, and gave 10.21 tokens. The first drafted token "
+    "was kept in 100% of the rounds: this text is hard for this drafter."
+)
+FAR_APART = {"kind": "near_tie", "token": 1117, "gap": 0.000488, "text": "differs at token 1117"}
 
 
 def test_before_any_run_the_page_explains_itself(viewer: Viewer) -> None:
@@ -69,6 +74,22 @@ def test_a_new_run_clears_the_page(viewer: Viewer) -> None:
     assert viewer.part("rows").locator("li").count() == 0  # its first rounds have not come yet
     viewer.send(message(long_rounds(30), run="other", whole=True))
     assert viewer.part("rows").locator("li").count() == len(long_rounds(30))
+
+
+def test_the_last_words_of_a_run_that_was_replaced_are_not_shown(viewer: Viewer) -> None:
+    viewer.send(message(ROUNDS, count=5))
+    viewer.send(message([], run="other", phase="waiting", prompt="Another prompt"))
+    viewer.send(message(ROUNDS, count=6))
+    assert viewer.part("phase").inner_text() == "Waiting"
+    assert viewer.part("prompt").inner_text() == "Another prompt"
+    viewer.send(message(ROUNDS[:2], run="other"))
+    assert viewer.part("rows").locator(".row").count() == 2
+
+
+def test_a_pair_that_is_not_known_yet_has_no_line(viewer: Viewer) -> None:
+    nobody = {"target": "", "drafter": "", "dtype": "", "device": ""}
+    viewer.send(message([], phase="waiting", pair=nobody))
+    assert viewer.part("pair").inner_text() == ""
 
 
 def test_null_brings_the_empty_page_back(viewer: Viewer) -> None:
@@ -141,10 +162,10 @@ def test_readers_find_their_place_when_a_view_comes_back(viewer: Viewer) -> None
 
 
 def test_nothing_moves_while_a_run_goes_on(viewer: Viewer) -> None:
-    places = "() => ['paper', 'side', 'tiles', 'replay'].map(name => {"
-    places += (
-        " const b = document.querySelector('.dv .' + name).getBoundingClientRect(); return [b.top, b.left, b.width]; })"
-    )
+    places = """() => ['paper', 'side', 'tiles', 'replay', 'race', 'split-key'].map(name => {
+        const box = document.querySelector('.dv .' + name).getBoundingClientRect();
+        return [name, box.top, box.left, box.width, box.height];
+    })"""
     before = viewer.page.evaluate(places)
     plain = {"tokens": 10, "seconds": 0.6, "done": False, "first_token": 0.4}
     for sent in (
@@ -154,9 +175,14 @@ def test_nothing_moves_while_a_run_goes_on(viewer: Viewer) -> None:
         message(ROUNDS, count=11),
         message(ROUNDS, phase="plain", plain_run=plain),
         finished(ROUNDS),
+        finished(ROUNDS, why=LONGEST_WHY, verdict=FAR_APART),
+        finished(ROUNDS, why=3 * LONGEST_WHY),  # a fallback's reason may be any length
     ):
         viewer.send(sent)
         assert viewer.page.evaluate(places) == before, sent["phase"]
+        if sent["why"] == LONGEST_WHY:
+            room = viewer.page.locator(".dv .outcome")
+            assert room.evaluate("box => box.scrollHeight <= box.clientHeight"), "the longest reason of our own scrolls"
 
 
 def test_a_run_streamed_by_the_server_arrives_whole(viewer: Viewer) -> None:

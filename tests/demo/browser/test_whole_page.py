@@ -23,14 +23,19 @@ HOSTILE = "<img src=x onerror=alert(1)> ${40+2} {{value}} \\ ` \u202eabc\u200b \
 
 
 @pytest.fixture(scope="module")
-def address(chromium: Any, pairs: Pairs) -> Iterator[str]:
+def served(chromium: Any, pairs: Pairs) -> Iterator[Any]:
     from dflash_demo.page import build
     from dflash_demo.serve import launch_options
 
     blocks = build(pairs, Limits(prompt_tokens=200))
     blocks.launch(prevent_thread_lock=True, **launch_options())
-    yield blocks.local_url
+    yield blocks
     blocks.close()
+
+
+@pytest.fixture(scope="module")
+def address(served: Any) -> str:
+    return str(served.local_url)
 
 
 class Visitor:
@@ -123,16 +128,45 @@ def test_a_question_is_answered_and_the_numbers_are_the_traces(visit: Callable[.
     assert visitor.part("tile-speedup").inner_text() == f"{rates[0] / rates[1]:.2f}×"
 
 
-def test_stop_ends_the_run_and_another_can_begin(visit: Callable[..., Visitor], slowly: None) -> None:
+def test_stop_ends_the_run_which_can_be_saved_and_another_can_begin(
+    visit: Callable[..., Visitor], slowly: None, tmp_path: Path
+) -> None:
     visitor = visit()
     visitor.ask("along the river a", tokens=200)  # nothing is kept: 200 rounds
     visitor.wait_for("drafting")
     visitor.page.locator("#stop").click()
     visitor.wait_for("stopped")
-    assert visitor.part("rows").locator(".row").count() < 190
+    rows = visitor.part("rows").locator(".row").count()
+    assert rows < 190
+    assert len(visitor.saved(tmp_path)["trace"]["rounds"]) == rows - 1  # the first row is the prefill
     visitor.ask(PERFECT, tokens=12)
     visitor.wait_for("done")
     assert visitor.part("verdict").get_attribute("data-kind") == "identical"
+
+
+def test_asking_again_during_a_run_begins_the_next_one(visit: Callable[..., Visitor], slowly: None) -> None:
+    visitor = visit()
+    visitor.ask("along the river a", tokens=200)
+    visitor.wait_for("drafting")
+    visitor.ask(PERFECT, tokens=12)
+    visitor.wait_for("done")
+    assert visitor.part("prompt").inner_text() == PERFECT
+    assert visitor.part("verdict").get_attribute("data-kind") == "identical"
+
+
+def test_a_full_queue_is_explained_in_the_page(
+    visit: Callable[..., Visitor], served: Any, slowly: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = visit(), visit()
+    first.ask("along the river a", tokens=60)
+    first.wait_for("drafting")
+    monkeypatch.setattr(served._queue, "max_size", 0)
+    second.ask(PERFECT)
+    second.wait_for("failed")
+    assert "Too many runs are waiting" in second.part("notice").inner_text()
+    assert [line for line in second.complaints if "503" not in line] == []  # the browser's own word for the refusal
+    second.complaints.clear()
+    first.wait_for("done")
 
 
 def test_a_saved_run_is_loaded_again(visit: Callable[..., Visitor], tmp_path: Path) -> None:
@@ -211,8 +245,13 @@ def test_stop_while_waiting_takes_only_that_visitor_out(visit: Callable[..., Vis
     second.wait_for("waiting")
     second.page.locator("#stop").click()
     second.wait_for("stopped")
+    assert (
+        first.page.locator(".dv").get_attribute("data-phase") == "drafting"
+    )  # at once, not when the turn would have come
+    assert "Stopped before its turn" in second.part("notice").inner_text()
+    second.ask(PERFECT, tokens=12)
     first.wait_for("done")
-    assert second.part("rows").locator(".row").count() == 0
+    second.wait_for("done")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -231,4 +270,6 @@ def test_the_endpoint_answers_programs(address: str) -> None:
     answer = Client(address, verbose=False).predict(PERFECT, max_new_tokens=12, api_name="/generate")
     assert answer["verdict"]["kind"] == "identical"
     assert answer["metrics"]["num_spec_steps"] == len([item for item in answer["trace"]["rounds"] if item["drafted"]])
+    with pytest.raises(Exception, match="Type a prompt first"):
+        Client(address, verbose=False).predict(" ", api_name="/generate")
     assert set(Client(address, verbose=False).view_api(return_format="dict")["named_endpoints"]) == {"/generate"}
