@@ -28,6 +28,7 @@ from tests.checkpoints.tiny_dialects import (
     modelopt,
     muse,
     older_zlab,
+    sparse_speculators,
     speculators,
     speculators_dspark,
     zlab,
@@ -72,6 +73,7 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "speculators dflash from anchor": lambda: speculators("dflash", sample_from_anchor=True),
         "speculators dflash raw last": lambda: speculators("dflash", aux_hidden_state_layer_ids=[0, 4]),
         "speculators dflash borrowed rows": lambda: speculators("dflash", own=False),
+        "speculators dflash sparse": sparse_speculators,
         "speculators dspark": lambda: speculators_dspark("vanilla"),
         "speculators dspark gated": lambda: speculators_dspark("gated", layer=slide),
         "speculators dspark rnn": lambda: speculators_dspark("rnn", sample_from_anchor=False),
@@ -82,6 +84,13 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "angelspec dflare": lambda: angelspec("dflare", {**MIX, **TARGET_KEYS}, fc=False, model_arch="dflare"),
         "angelspec dfly": lambda: angelspec(
             "dfly", {**MIX, **CORRECTION}, architectures=["Qwen3DFlyModel"], enable_hidden_correction=True
+        ),
+        "angelspec dfly as dspark": lambda: angelspec(
+            "dfly", {**MIX, **CORRECTION}, model_type="dspark", model_arch="dfly", markov_rank=256,
+            enable_confidence_head=True,
+        ),
+        "angelspec dfly, nothing corrected": lambda: angelspec(
+            "dfly", MIX, model_type="dspark", model_arch="dfly", markov_rank=256
         ),
         "angelspec dspark": lambda: angelspec(
             "angelspec-dspark", markov_shapes("vanilla"), architectures=["DSparkDraftModel"], model_type="dspark",

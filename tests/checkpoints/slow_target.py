@@ -27,6 +27,7 @@ TEXT = 26
 # What these families do around embedding and head, as their configs in tests/families.py say.
 _SCALES = {
     "llama": {},
+    "glm4": {},
     "gemma2": {"embedding_scale": 32**0.5, "softcap": 5.0},
     "granite": {"embedding_scale": 3.0, "multiplier": 1 / 4.0},
     "muse": {"multiplier": 0.5, "softcap": 5.0},

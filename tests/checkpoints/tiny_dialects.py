@@ -213,6 +213,15 @@ def speculators(
     return Checkpoint(f"speculators-{kind}", "speculators", config, tensors)
 
 
+def sparse_speculators() -> Checkpoint:
+    """transformer_layer_config holds what differs from Qwen3Config and no more: theta is the class's 10000."""
+    made = speculators("dflash", layer={"layer_types": [FULL] * LAYERS})
+    layer = made.config["transformer_layer_config"]
+    for key in ("rope_parameters", "rms_norm_eps", "hidden_act", "attention_bias", "layer_types", "sliding_window"):
+        del layer[key]
+    return made
+
+
 def speculators_dspark(kind: str, **top: Any) -> Checkpoint:
     keys = {"markov_head_type": kind, "enable_confidence_head": True, **MARKOV}
     return speculators("dspark", shapes=markov_shapes(kind, REDUCED), **keys | top)

@@ -31,7 +31,7 @@ def _nested(config: Config, key: str, default: Any = None) -> Any:
 
 
 def _rules(config: Config, windows: list[int | None], causal: list[bool], counting: str = "query") -> Rules:
-    rope = config.get("rope_parameters") or config
+    rope = config.get("rope_parameters") or {"rope_theta": 10000.0, **config}  # Qwen3Config's default
     return Rules(
         windows,
         causal,
@@ -39,7 +39,7 @@ def _rules(config: Config, windows: list[int | None], causal: list[bool], counti
         config["num_key_value_heads"],
         config["head_dim"],
         rope["rope_theta"],
-        config["rms_norm_eps"],
+        config.get("rms_norm_eps", 1e-6),
         counting=counting,
     )
 
@@ -146,7 +146,8 @@ def deepspec(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
 def speculators(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
     """Ids are hidden_states indices, W context rows before the anchor for every slot, own raw embedding, d2t adds."""
     kind, layer, weights = config["speculators_model_type"], config["transformer_layer_config"], plain(tensors)
-    sliding, free = _sliding(layer), config.get("sliding_window_non_causal", kind == "dflash2")
+    sliding = _sliding(layer) or [False] * layer["num_hidden_layers"]
+    free = config.get("sliding_window_non_causal", kind == "dflash2")
     windows = [layer["sliding_window"] if slides else None for slides in sliding]
     rules = _rules(layer, windows, [slides and not free for slides in sliding], "anchor")
     block, shifted = config.get("block_size", 8), config.get("sample_from_anchor", kind == "dspark")
