@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,19 +58,31 @@ class Pair:
 
 @cache
 def pair(kind: str) -> Pair:
+    return make_pair(kind, lambda model: None)
+
+
+def make_pair(kind: str, change: Callable[[PreTrainedModel], None]) -> Pair:
+    """A target of the family ``kind``, after ``change``."""
     model = (build_target(_MUSE) if kind == "muse" else tiny_target(kind)).double()
+    change(model)
     view = view_target(model)
     ids = torch.randint(2, VOCAB, (1, TEXT), generator=torch.Generator().manual_seed(11))
+    rows, head = (part.weight.detach().double().numpy() for part in (view.embedding, view.head))
+    return Pair(model, view, SlowTarget(rows, head, **_SCALES[kind]), listen(model, ids))
+
+
+def listen(model: PreTrainedModel, ids: Tensor) -> Run:
+    """What the target puts out along ``ids`` [1, S], by the host's own means."""
     raw: list[Tensor] = []
-    handle = view.layers[-1].register_forward_hook(
-        lambda _module, _args, out: raw.append(out[0] if isinstance(out, tuple) else out)
+    handle = (
+        view_target(model)
+        .layers[-1]
+        .register_forward_hook(lambda _module, _args, out: raw.append(out[0] if isinstance(out, tuple) else out))
     )
     with torch.no_grad():
         states = model(ids, output_hidden_states=True).hidden_states
     handle.remove()
-    rows, head = (part.weight.detach().double().numpy() for part in (view.embedding, view.head))
-    slow = SlowTarget(rows, head, **_SCALES[kind])
-    return Pair(model, view, slow, Run(ids[0].tolist(), [each[0].numpy() for each in states], raw[0][0].numpy()))
+    return Run(ids[0].tolist(), [each[0].numpy() for each in states], raw[0][0].numpy())
 
 
 def load(checkpoint: Checkpoint, folder: Path) -> DFlashDrafter:

@@ -96,10 +96,9 @@ def markov_shapes(
     return shapes | {f"{sure}weight": (1, WIDTH + RANK), f"{sure}bias": (1,)}
 
 
-def offsets() -> Tensor:
-    """d2t of a reduced head: row i means id i + d2t[i]."""
-    ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:REDUCED].sort().values
-    return ids - torch.arange(REDUCED)
+def reduced_ids() -> Tensor:
+    """The target's ids of a reduced head's rows."""
+    return torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))[:REDUCED].sort().values
 
 
 def zlab(dialect: str = "zlab", target: str = "llama", **changes: Any) -> Checkpoint:
@@ -208,8 +207,11 @@ def speculators(
         del sizes["embed_tokens.weight"]
     tensors = body(inner) | random(sizes)
     if reduced:
-        ids = torch.arange(REDUCED) + offsets()
-        tensors |= {"d2t": offsets(), "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True)}
+        ids = reduced_ids()  # d2t: row i means id i + d2t[i]
+        tensors |= {
+            "d2t": ids - torch.arange(REDUCED),
+            "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True),
+        }
     return Checkpoint(f"speculators-{kind}", "speculators", config, tensors)
 
 
