@@ -83,6 +83,6 @@ def _variant(fields: Fields, body: Mapping[str, Any], tensors: TensorTable, name
     if _CORRECTION in found:
         inner = rows_of(tensors, names, "head.gate_proj.weight")
         own["head"] = {"kind": "fly", "inner": inner}
-    elif TABLE in found or fields.drafter("markov_rank"):
+    elif TABLE in found or (fields.drafter("markov_rank") and _MIX not in found):  # DFly files carry an unused rank
         own["head"] = read_markov(fields, names)
     return own

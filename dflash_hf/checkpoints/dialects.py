@@ -108,6 +108,8 @@ def _dspark(seen: Evidence) -> str | None:
     shown = seen.tensor(r"(^|\.)markov_w[12]\.|^markov_head\.")
     if not (named or fused or shown or seen.config.get("model_type") == "dspark"):
         return None
+    if seen.tensor(r"^layer_fusion_weights$") and not shown:
+        return None  # DFly, which AngelSpec configures as a DSpark without a Markov head
     if seen.config.get("model_type") == "dspark" or seen.tensor(r"^context_proj\."):
         return "angelspec-dspark"  # same-position, although its architecture's name is SpecForge's next-position one
     return "deepspec-dflash" if not shown and seen.key("markov_rank") == 0 else "dspark"
@@ -122,6 +124,8 @@ def _tap_mixers(seen: Evidence) -> str | None:
         return "dfly"
     if seen.tensor(r"^(layer_gate$|candidate_norms\.)") or seen.key("fusion_type") == "gated_sum":
         return "gated-dflash"
+    if seen.tensor(r"^layer_fusion_weights$") and seen.tensor(r"^context_proj\."):
+        return "dfly"  # without its correction; a DFlare mixes its taps and has no projection of all
     shown = seen.tensor(r"^layer_fusion_weights$|\.k_proj_target\.")
     return "dflare" if shown or seen.key("model_arch") == "dflare" or seen.architecture("DFlare") else None
 

@@ -2,7 +2,7 @@
 
 ``dflash_config.use_swa`` windows every layer while ``layer_types`` stays ``full_attention``, bidirectional unless
 ``dflash_config.causal`` says otherwise. Its window lies on the context alone (key > query - W); inside the block
-nothing is cut. That is our rule as long as the block is no longer than the window; a longer block is refused.
+nothing is cut. That is z-lab's rule as long as the block is no longer than the window.
 Source: NVIDIA/Model-Optimizer at a2fbac7, ``modelopt/torch/export/plugins/hf_spec_export.py``.
 """
 
@@ -27,8 +27,10 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body = read_body(fields, QWEN3_DEFAULTS)
     layers = body["num_hidden_layers"]
     body["block_size"] = fields.integer("block_size", minimum=2, drafter=True)
-    window = _read_window(fields, layers, body["block_size"])
+    window = _read_window(fields, layers)
     body["layer_windows"] = [window] * layers
+    if window is not None and window < body["block_size"]:
+        body["window_rule"] = "context"
     causal = fields.flag("is_causal", None, drafter=True)
     body["layer_causal"] = [bool(fields.flag("causal", None, drafter=True) if causal is None else causal)] * layers
     body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=False)
@@ -36,7 +38,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     return finish(fields, body, canonical_names(tensors, RENAMES))
 
 
-def _read_window(fields: Fields, layers: int, block_size: int) -> int | None:
+def _read_window(fields: Fields, layers: int) -> int | None:
     sliding = read_layer_types(fields, layers)
     if not fields.flag("use_swa", None, drafter=True):
         if any(sliding):
@@ -54,11 +56,6 @@ def _read_window(fields: Fields, layers: int, block_size: int) -> int | None:
     if window is None:
         raise CheckpointError(
             "config.json: dflash_config.use_swa is true, but swa_window_size and sliding_window are missing"
-        )
-    if window < block_size:
-        raise UnsupportedCheckpointError(
-            f"Model-Optimizer's windowed variant with a window of {window} and blocks of {block_size}: its window does "
-            "not apply inside the block, which this version cannot do when the block is the longer one"
         )
     return window
 

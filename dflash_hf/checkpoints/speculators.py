@@ -27,15 +27,26 @@ from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 __all__ = ["read"]
 
 _BLOCK_SIZE, _MARKOV_RANK = 8, 256
+# transformer_layer_config may be stored as a difference to its class: what a missing key means there, transformers 4
+# and 5 alike.
+_LAYER_DEFAULTS: Mapping[str, Any] = {
+    **QWEN3_DEFAULTS,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "rope_theta": 10000.0,
+}
+_WINDOW = 4096  # where use_sliding_window is true
 
 
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a speculators checkpoint of any of the three kinds."""
     kind = config["speculators_model_type"]
     fields, layer = Fields(config, "speculators' class"), _layer_fields(config)
-    body = read_body(layer, QWEN3_DEFAULTS)
+    body = read_body(layer, _LAYER_DEFAULTS)
     sliding = read_layer_types(layer, body["num_hidden_layers"])
-    body["layer_windows"] = read_windows(layer, sliding)
+    body["layer_windows"] = read_windows(layer, sliding, _WINDOW if layer.top.get("use_sliding_window") else None)
     free = fields.flag("sliding_window_non_causal", kind == "dflash2")
     body["layer_causal"] = [is_sliding and not free for is_sliding in sliding]
     body["window_rule"] = "anchor"

@@ -27,9 +27,10 @@ def drafter_scale(config: DFlashConfig, view: TargetView) -> Scale:
     """How a drafter's logits are scaled: by its own values, and by the target's where its config has none.
 
     A drafter that borrows the head was trained on what the target makes of it (z-lab's MLX loader does the same); one
-    with a head of its own has nothing from the target.
+    with a head of its own has nothing from the target, nor has one that takes the target's raw rows: its authors' code
+    calls the bare head (transformers' Muse assistant, speculators).
     """
-    if config.draft_vocab_size is not None:
+    if config.draft_vocab_size is not None or config.embedding == "target_rows":
         return Scale(config.output_multiplier, config.final_logit_softcapping)
     multiplier = config.output_multiplier if config.output_multiplier != 1.0 else view.logit_multiplier
     softcap = view.logit_softcap if config.final_logit_softcapping is None else config.final_logit_softcapping

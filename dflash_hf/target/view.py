@@ -85,12 +85,18 @@ class TargetView:
         return room_for_drafts(self.text_config, position, length, held)
 
     def embed(self, token_ids: Tensor, source: str = "target") -> Tensor:
-        """Embeddings [B, K, D] of ids [B, K]: as the target scales them, in its module or after it, or its raw rows."""
-        if source == "target":
-            scale, embedded = embedding_scale(self.model.config), self.embedding(token_ids)
-            return embedded if scale == 1.0 else embedded * scale
-        rows: Tensor = self.embedding.get_parameter("weight")
-        return nn.functional.embedding(token_ids, rows)
+        """Embeddings [B, K, D] of ids [B, K]: as the target scales them, in its module or after it, or its raw rows.
+
+        A norm inside the module (Muse, Inkling) is no scale: drafters were trained without it, and transformers' own
+        DFlash leaves it out as well.
+        """
+        normed = getattr(self.embedding, "embed_norm", None) is not None
+        if source == "target" and not normed:
+            embedded = self.embedding(token_ids)
+        else:
+            embedded = nn.functional.embedding(token_ids, self.embedding.get_parameter("weight"))
+        scale = embedding_scale(self.model.config) if source == "target" else 1.0
+        return embedded if scale == 1.0 else embedded * scale
 
     def project(self, hidden_states: Tensor) -> Tensor:
         """The target's LM head. The head is called, its weight never read: it may be quantised or offloaded."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_hf.checkpoints.load import load_drafter
-from tests.checkpoints.slow_reference import Rules, slow_block
+from tests.checkpoints.reference.block import Rules, slow_block
 from tests.checkpoints.tiny import BLOCK, LAYERS, TAPS, WIDTH, tiny_config, tiny_tensors, write_tiny
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -247,12 +247,13 @@ def test_modelopt_window_covers_all_layers_although_layer_types_say_full() -> No
     assert (config.layer_windows, config.layer_causal) == ([16, 16], [False, False])
     config = read(modelopt(use_swa=True, causal=True) | {"sliding_window": BLOCK}).config
     assert (config.layer_windows, config.layer_causal) == ([BLOCK, BLOCK], [True, True])
+    assert config.window_rule == "query"
+    assert read(modelopt(use_swa=True, swa_window_size=BLOCK - 1)).config.window_rule == "context"
 
 
 @pytest.mark.parametrize(
     ("config", "kind", "message"),
     [
-        (modelopt(use_swa=True, swa_window_size=BLOCK - 1), UnsupportedCheckpointError, "windowed variant"),
         (modelopt(use_swa=True), CheckpointError, "swa_window_size and sliding_window are missing"),
         (modelopt(use_swa=False) | SLIDING, CheckpointError, "use_swa is not true"),
         (
