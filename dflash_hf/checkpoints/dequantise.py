@@ -52,10 +52,10 @@ def plain_files(files: CheckpointFiles) -> CheckpointFiles:
     """
     said = files.config.get("quantization_config") or files.config.get("compression_config")
     small = [name for name, info in files.tensors.items() if name.endswith("weight") and info.dtype not in _PLAIN]
-    if said is None and not small and not any(map(_PART.search, files.tensors)):
-        return files
     if (kind := foreign_kind(said, files.tensors)) is not None:
         raise _refused(kind)
+    if said is None and not small and not any(map(_PART.search, files.tensors)):
+        return files
     config = {key: v for key, v in files.config.items() if key not in ("quantization_config", "compression_config")}
     modules = _modules(files, small)
     if not modules:
@@ -116,11 +116,13 @@ def _planned(parts: _Parts, files: CheckpointFiles, schemes: list[Scheme], dtype
         if info.dtype not in _HELD or len(info.shape) != 2:
             raise parts.refused(f"a weight of shape {list(info.shape)} stored as {info.dtype}")
         shape = (info.shape[0], info.shape[1])
+    if {"weight_scale", "weight_scale_inv"} <= parts.names.keys():
+        raise parts.refused("weight_scale and weight_scale_inv for one weight")
     if scale.dtype not in _PLAIN:
         raise parts.refused(f"scales stored as {scale.dtype} (the MX formats)")
     table, block = _blocks(parts, shape, scale.shape, scheme)
     if scheme is not None and not scheme.symmetric and "weight_zero_point" not in parts:
-        raise parts.refused("quantisation_config says asymmetric, but there is no weight_zero_point")
+        raise parts.refused("quantization_config says asymmetric, but there is no weight_zero_point")
     sources = (source, parts.names[scale_part], *(parts.names[p] for p in _OPTIONAL if p in parts))
     make = _maker(parts, shape, block, table, bits, parts.names[scale_part])
     return Packed(sources, TensorInfo(shape, dtype, files.tensors[source].file), make)

@@ -18,9 +18,9 @@ _FOREIGN_TENSORS = (
      "TensorRT-LLM run such files"),
     (r"\.(qweight|qzeros)$", "GPTQ or AWQ (packed integers in an engine's order); vLLM and SGLang run such files"),
     (r"\.(absmax|quant_map|nested_absmax)$|\.quant_state\.", "bitsandbytes; load the target so, not the drafter"),
-    (r"\.(scales|biases)$", "MLX (packed integers, scales and biases); mlx-vlm and z-lab's MLX code run such files"),
+    (r"\.scales$", "MLX (packed integers, scales and biases); mlx-vlm and z-lab's MLX code run such files"),
     (r"\.(trellis|suh|svh)$", "EXL3; exllamav3 runs such files"),
-    (r"\.(bitmask|compressed|row_offsets|meta)$", "compressed-tensors with sparse weights; vLLM runs such files"),
+    (r"\.(bitmask|compressed|row_offsets)$", "compressed-tensors with sparse weights; vLLM runs such files"),
 )  # fmt: skip
 _FOREIGN_WORDS = (
     (r"nvfp4", "NVFP4 (four-bit floats under two levels of scales); vLLM, SGLang and TensorRT-LLM run such files"),
@@ -45,9 +45,8 @@ class Scheme:
 
 def foreign_kind(said: Any, tensors: TensorTable) -> str | None:
     """The name of a quantisation that is not taken apart here, with who runs it; None where there is none."""
-    stems = {re.sub(r"^.*(?=\.[^.]+$)", "", name): name for name in tensors}
     for pattern, kind in _FOREIGN_TENSORS:
-        if any(re.search(pattern, name) for name in tensors) and not _is_layer_bias(pattern, stems):
+        if any(re.search(pattern, name) for name in tensors):
             return kind
     quantised = any(info.dtype in ("U8", "I8", "I32", "F8_E4M3", "F8_E5M2") for info in tensors.values())
     words = " ".join(str(said.get(key)) for key in _WORDS if said.get(key)) if isinstance(said, Mapping) else ""
@@ -57,10 +56,6 @@ def foreign_kind(said: Any, tensors: TensorTable) -> str | None:
     if quantised and words and not _KEEPS_FLOATS.search(words):
         return f"{words!r}, which nobody described here"
     return None
-
-
-def _is_layer_bias(pattern: str, stems: Mapping[str, str]) -> bool:
-    return "scales" in pattern and ".scales" not in stems
 
 
 def read_schemes(said: Any) -> list[Scheme]:
