@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+import dflash_hf
 from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
@@ -143,10 +144,29 @@ def test_drafts_equal_the_loops(case: str, rounds: list[int], target: Any, tmp_p
 def test_the_dialect_and_its_mark(case: str, tmp_path: Path) -> None:
     dialect, (config, tensors, _) = CASES[case]
     write_tiny(tmp_path, config, tensors)
-    provenance = load_drafter(tmp_path).provenance
+    drafter = load_drafter(tmp_path)
+    provenance = drafter.provenance
     assert provenance.dialect == dialect
+    assert drafter.config.last_tap == ("raw" if dialect in ("laguna", "attention-sinks") else "normed")
     described = dialect in ("laguna", "attention-sinks", "gemma4-dspark") or case.startswith("LFM")
     assert any(note.startswith(NOTE) for note in provenance.notes) == described
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_generate_gives_the_targets_text(case: str, target: Any, tmp_path: Path) -> None:
+    config, tensors, _ = CASES[case][1]
+    write_tiny(tmp_path, config, tensors)
+    prompt = torch.arange(3, 12)[None]
+    options = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    plain = target.generate(prompt, **options)
+    dflash_hf.attach(target)
+    try:
+        drafted = target.generate(prompt, assistant=load_drafter(tmp_path), **options)
+    finally:
+        dflash_hf.detach(target)
+    assert drafted.tolist() == plain.tolist()
+    trace = dflash_hf.last_trace()
+    assert trace is not None and len(trace.rounds) > 1
 
 
 WRONG: dict[str, tuple[Files, dict[str, Any]]] = {  # each a reading that a bug would give
