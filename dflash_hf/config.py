@@ -13,11 +13,12 @@ from transformers import PretrainedConfig
 
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["EMBEDDINGS", "FUSIONS", "HEADS", "WINDOW_RULES", "DFlashConfig"]
+__all__ = ["EMBEDDINGS", "FUSIONS", "HEADS", "LAYERS", "WINDOW_RULES", "DFlashConfig"]
 
 # What fills the block: the target's embedding module, its raw rows (no scale, no norm), or an embedding of its own.
 EMBEDDINGS = ("target", "target_rows", "own")
 HEADS = ("parallel", "markov", "gru", "selector", "fly")
+LAYERS = ("qwen3", "gemma4")
 FUSIONS = ("concat", "adapter", "normed", "mixed", "mixed_concat", "gated")
 WINDOW_RULES = ("query", "anchor", "context")
 
@@ -53,6 +54,8 @@ class DFlashConfig(PretrainedConfig):
         last_tap: a tap of the target's last layer is read ``"normed"``, as the host's last hidden state, or ``"raw"``.
         context_input_norm: context features pass through each layer's input norm.
         context_projections: context features have key and value projections of their own.
+        layer_kind: shape of the layers, one of ``LAYERS`` (``drafter.layer``, ``drafter.gemma4_layer``).
+        keys_as_values: values are the keys' projection, before the keys' norm and positions; Gemma 4's layers alone.
         convolution: ``kernel_size`` and ``group_size`` of DFlash 2's convolutions, or None.
         attention_gate: ``"head"`` or ``"channel"``: the attention's output is gated by softplus, or None.
         attention_sinks: every attention head has a learned logit that takes part in the softmax and nothing else.
@@ -104,6 +107,8 @@ class DFlashConfig(PretrainedConfig):
         last_tap: str = "normed",
         context_input_norm: bool = False,
         context_projections: bool = False,
+        layer_kind: str = "qwen3",
+        keys_as_values: bool = False,
         convolution: Mapping[str, int] | None = None,
         attention_gate: str | None = None,
         attention_sinks: bool = False,
@@ -149,6 +154,8 @@ class DFlashConfig(PretrainedConfig):
         self.last_tap = last_tap
         self.context_input_norm = context_input_norm
         self.context_projections = context_projections
+        self.layer_kind = layer_kind
+        self.keys_as_values = keys_as_values
         self.convolution = None if convolution is None else dict(convolution)
         self.attention_gate = attention_gate
         self.attention_sinks = attention_sinks
@@ -191,7 +198,8 @@ def _check(config: DFlashConfig) -> None:
         problems.append(f"mask_token_id is {config.mask_token_id!r}; it is the id that fills a block's slots")
     if not config.target_layer_ids:
         problems.append("target_layer_ids is empty: a DFlash drafter reads at least one target layer")
-    for name, known in (("embedding", EMBEDDINGS), ("fusion", FUSIONS), ("window_rule", WINDOW_RULES)):
+    sets = (("embedding", EMBEDDINGS), ("fusion", FUSIONS), ("window_rule", WINDOW_RULES), ("layer_kind", LAYERS))
+    for name, known in sets:
         if getattr(config, name) not in known:
             problems.append(f"{name} {getattr(config, name)!r}; known: {', '.join(known)}")
     if config.head.get("kind") not in HEADS:

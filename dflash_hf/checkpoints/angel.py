@@ -1,4 +1,6 @@
-"""Reader of Tencent's AngelSpec and AngelSlim drafters and TorchSpec's: DFlash, DFlare, DFly, same-position DSpark.
+"""Reader of Tencent's AngelSpec and AngelSlim drafters and TorchSpec's.
+
+DFlash, its gated sum of taps, DFlare, DFly and same-position DSpark.
 
 At this border: ``context_proj``, ``context_norm`` and ``final_norm`` are z-lab's ``fc``, ``hidden_norm`` and ``norm``;
 ``num_target_layers`` counts taps where ``target_num_hidden_layers`` gives the depth. The tensors say which variant a
@@ -16,7 +18,7 @@ from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
 from dflash_hf.checkpoints.own import read_own_parts, rows_of
-from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.checkpoints.reading import Made, Reading, canonical_names
 from dflash_hf.checkpoints.zlab import RENAMES, read_mask_token, read_scales
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError
@@ -27,8 +29,9 @@ _BLOCK_SIZE = 8
 _NAMES = (
     ("context_proj.", "fc."), ("context_norm.", "hidden_norm."), ("final_norm.", "norm."),
     ("layer_fusion_weights", "fusion.mix"), ("hidden_correction.", "head."),
+    ("layer_gate", "fusion.gate"), ("candidate_norms.", "fusion.tap_norms."),
 )  # fmt: skip
-_MIX, _CORRECTION = "fusion.mix", "head.down_proj.weight"
+_MIX, _GATE, _CORRECTION = "fusion.mix", "fusion.gate", "head.down_proj.weight"
 
 
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
@@ -52,7 +55,8 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     }
     body |= read_scales(fields) | _variant(fields, body, tensors, names)
     body |= read_own_parts(body, tensors, names, tables=(TABLE,))
-    return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))
+    names, made = _warmed(fields, tensors, names)
+    return Reading(DFlashConfig(**body), names, made, tuple(fields.defaults), tuple(fields.notes))
 
 
 def _read_taps(fields: Fields, layers: int) -> dict[str, Any]:
@@ -80,9 +84,26 @@ def _variant(fields: Fields, body: Mapping[str, Any], tensors: TensorTable, name
     if _MIX in found:
         own["fusion"] = "mixed_concat" if "fusion.fc.weight" in found else "mixed"
         own["context_projections"] = any(".context_k_proj." in name for name in found)
+    if _GATE in found:
+        own["fusion"] = "gated"
+        if (body["target_hidden_size"] or body["hidden_size"]) != body["hidden_size"]:
+            raise CheckpointError(
+                f"config.json: target_hidden_size {body['target_hidden_size']} for a width of {body['hidden_size']}; a "
+                "gated sum of taps is as wide as the drafter"
+            )
     if _CORRECTION in found:
         inner = rows_of(tensors, names, "head.gate_proj.weight")
         own["head"] = {"kind": "fly", "inner": inner}
     elif TABLE in found or (fields.drafter("markov_rank") and _MIX not in found):  # DFly files carry an unused rank
         own["head"] = read_markov(fields, names)
     return own
+
+
+def _warmed(fields: Fields, tensors: TensorTable, names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Made]]:
+    """The gate divided by its temperature, so that a plain softmax is the one it was trained with."""
+    warmth = fields.number("gate_temperature", None, drafter=True) or 1.0
+    source = next((name for name, found in names.items() if found == _GATE), None)
+    if source is None or warmth == 1.0:
+        return dict(names), {}
+    made = Made(source, tensors[source].shape, lambda gate: gate / warmth)
+    return {name: found for name, found in names.items() if name != source}, {_GATE: made}

@@ -7,10 +7,8 @@ memory-mapped out of the safetensors files and are cast or moved only when asked
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dflash_hf.checkpoints.files import CheckpointFiles, TensorTable
@@ -87,24 +85,10 @@ def _some(names: list[str], most: int = 12) -> str:
 
 
 def _weights(files: CheckpointFiles, reading: Reading, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    sources = {*reading.names, *(made.source for made in reading.made.values())}
-    by_file: dict[str, list[str]] = defaultdict(list)
-    for name in sources:
-        by_file[files.tensors[name].file].append(name)
-    stored: dict[str, Tensor] = {}
-    for file, names in by_file.items():
-        stored |= _read(files.folder / file, names)
+    stored = files.read({*reading.names, *(made.source for made in reading.made.values())})
     state = {canonical: stored[name] for name, canonical in reading.names.items()}
     state |= {canonical: made.make(stored[made.source]) for canonical, made in reading.made.items()}
     return {
         name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in state.items()
     }
-
-
-def _read(path: Path, names: list[str]) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged ({error}); delete it and download or save it again.") from error

@@ -12,7 +12,7 @@ from typing import Any
 from transformers.activations import ACT2FN
 
 from dflash_hf.checkpoints.fields import Fields
-from dflash_hf.checkpoints.rope import read_rope
+from dflash_hf.checkpoints.rope import read_interleaved, read_rope
 from dflash_hf.errors import CheckpointError
 
 __all__ = ["QWEN3_DEFAULTS", "read_body", "read_layer_types", "read_taps", "read_windows"]
@@ -31,8 +31,16 @@ _REQUIRED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_atten
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-def read_body(fields: Fields, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes, activation, norms and rotary. ``defaults`` may also hold ``_REQUIRED`` sizes and ``rope_theta``."""
+def read_body(
+    fields: Fields, defaults: Mapping[str, Any], *, partial: bool = False, interleaved: bool = False
+) -> dict[str, Any]:
+    """Sizes, activation, norms and rotary.
+
+    Args:
+        fields: the config.
+        defaults: what missing keys mean; it may also hold ``_REQUIRED`` sizes and ``rope_theta``.
+        partial, interleaved: drafters of this dialect rotate a part of a head, or pairs side by side, if they say so.
+    """
     body: dict[str, Any] = {}
     for key in (*_REQUIRED, "num_key_value_heads", "head_dim", "max_position_embeddings"):
         body[key] = fields.integer(key, defaults[key]) if key in defaults else fields.integer(key)
@@ -40,7 +48,9 @@ def read_body(fields: Fields, defaults: Mapping[str, Any]) -> dict[str, Any]:
     body["hidden_act"] = fields.choice("hidden_act", tuple(ACT2FN), defaults["hidden_act"])
     body["attention_bias"] = fields.flag("attention_bias", defaults.get("attention_bias"))
     body["initializer_range"] = fields.number("initializer_range", None) or 0.02  # for training on; no forward reads it
-    body["rope_parameters"] = read_rope(fields, body["max_position_embeddings"], defaults.get("rope_theta"))
+    theta = defaults.get("rope_theta")
+    body["rope_parameters"] = read_rope(fields, body["max_position_embeddings"], theta, partial=partial)
+    body["rope_interleaved"] = read_interleaved(fields, known=interleaved)
     body["vocab_size"] = fields.integer("vocab_size", None)
     return body
 

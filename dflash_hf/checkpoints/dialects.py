@@ -32,6 +32,11 @@ READERS: Mapping[str, str] = {
     "angelspec-dflash": "dflash_hf.checkpoints.angel:read",
     "dflare": "dflash_hf.checkpoints.angel:read",
     "dfly": "dflash_hf.checkpoints.angel:read",
+    "gated-dflash": "dflash_hf.checkpoints.angel:read",
+    "gemma4-dspark": "dflash_hf.checkpoints.gemma4_dspark:read",
+    "laguna": "dflash_hf.checkpoints.laguna:read",
+    "attention-sinks": "dflash_hf.checkpoints.sinks:read",
+    "own-embedding": "dflash_hf.checkpoints.own_embedding:read",
     "speculators-dflash": "dflash_hf.checkpoints.speculators:read",
     "speculators-dspark": "dflash_hf.checkpoints.speculators:read",
     "speculators-dflash2": "dflash_hf.checkpoints.speculators:read",
@@ -102,12 +107,31 @@ def _dflash2(seen: Evidence) -> str | None:
     return "dflash2" if shown or seen.architecture("DFlash2") or (seen.key("selector_rank") or 0) > 0 else None
 
 
-def _dspark(seen: Evidence) -> str | None:
+_MARKOV = r"(^|\.)markov_w[12]\.|^markov_head\."
+
+
+def _is_dspark(seen: Evidence) -> bool:
     named = seen.architecture("DSpark") or seen.key("projector_type") == "dspark"
-    fused = seen.key("dspark_target_layer_ids") is not None
-    shown = seen.tensor(r"(^|\.)markov_w[12]\.|^markov_head\.")
-    if not (named or fused or shown or seen.config.get("model_type") == "dspark"):
+    return bool(named or seen.tensor(_MARKOV) or seen.config.get("model_type") == "dspark")
+
+
+def _dspark_of_other_layers(seen: Evidence) -> str | None:
+    if seen.key("dspark_target_layer_ids") is not None or seen.key("dspark_noise_token_id") is not None:
+        return "dspark-fused"
+    if not _is_dspark(seen):
         return None
+    if seen.architecture("Gemma4DSpark") or seen.tensor(r"\.pre_feedforward_layernorm\."):
+        return "gemma4-dspark"
+    named = seen.architecture(r"(?i)(deepseek|kimi|glm|minimax)\w*dspark")
+    if named or seen.tensor(r"\.(A_log$|kv_a_proj|q_a_proj|attn_kv_norm)|\.experts\."):
+        return "dspark-backbone"
+    return "dspark-sinks" if seen.tensor(r"\.attention_sink_bias$") else None
+
+
+def _dspark(seen: Evidence) -> str | None:
+    if not _is_dspark(seen):
+        return None
+    shown = seen.tensor(_MARKOV)
     if seen.tensor(r"^layer_fusion_weights$") and not shown:
         return None  # DFly, which AngelSpec configures as a DSpark without a Markov head
     if seen.config.get("model_type") == "dspark" or seen.tensor(r"^context_proj\."):
@@ -181,6 +205,7 @@ _RULES: tuple[Callable[[Evidence], str | None], ...] = (
     _muse,
     _laguna,
     _dflash2,
+    _dspark_of_other_layers,
     _dspark,
     _domino,
     _tap_mixers,

@@ -1,8 +1,8 @@
 """From a Hub id or a folder to local files, with the commit they were taken from.
 
-Only config.json, README.md and safetensors are fetched, at one commit resolved first. What the Hub refuses becomes one
-``HubError`` sentence with the next step. A file enters the cache whole or not at all: that is huggingface_hub's work
-(it downloads beside the cache and checks the size), so the client is used as it is.
+Only config.json, README.md, safetensors and a mask's embedding are fetched, at one commit resolved first. What the Hub
+refuses becomes one ``HubError`` sentence with the next step. A file enters the cache whole or not at all: that is
+huggingface_hub's work (it downloads beside the cache and checks the size), so the client is used as it is.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from huggingface_hub.errors import (
 )
 
 from dflash_hf.checkpoints.files import read_json
+from dflash_hf.checkpoints.mask_embedding import MASK_FILE
 from dflash_hf.errors import CheckpointError, HubError, OptionsError
 
 __all__ = ["HUB_FAILURES", "Source", "explain", "locate"]
 
-_WANTED = re.compile(r"^(config\.json|README\.md|[^/]+\.safetensors|[^/]+\.safetensors\.index\.json)$")
-_PATTERNS = ("config.json", "README.md", "*.safetensors", "*.safetensors.index.json")
+_WANTED = re.compile(
+    r"^(config\.json|README\.md|[^/]+\.safetensors|[^/]+\.safetensors\.index\.json|mask_embedding\.pt)$"
+)
+_PATTERNS = ("config.json", "README.md", "*.safetensors", "*.safetensors.index.json", MASK_FILE)
 # The client's transport error has moved between HTTP libraries; it is what its own HTTP error derives from.
 _TRANSPORT: type[Exception] = HfHubHTTPError.__mro__[1]
 HUB_FAILURES: tuple[type[Exception], ...] = (HfHubHTTPError, _TRANSPORT, EntryNotFoundError, OSError)

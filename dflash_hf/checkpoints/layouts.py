@@ -179,6 +179,7 @@ _NEUTRAL: Mapping[str, tuple[Any, str]] = {
     "last_tap": ("normed", "a last tap from before the final norm"),
     "context_input_norm": (False, "context features that pass the layers' input norms"),
     "context_projections": (False, "projections of the context's own"),
+    "layer_kind": ("qwen3", "layers of Gemma 4's shape"),
     "convolution": (None, "convolutions"),
     "attention_gate": (None, "gated attention"),
     "attention_sinks": (False, "attention sinks"),
@@ -193,6 +194,8 @@ def beyond_v1(config: DFlashConfig) -> list[str]:
     found = [words for name, (neutral, words) in _NEUTRAL.items() if getattr(config, name) != neutral]
     if config.embedding == "own":
         found.append("an embedding of its own")
+    if "partial_rotary_factor" in config.rope_parameters:
+        found.append("rotary positions for a part of each head")
     if config.num_draft_tokens != config.block_size - config.first_slot:
         found.append(f"{config.num_draft_tokens} proposals from a block of {config.block_size}")
     return found

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.checkpoints.assemble import assemble, stored_dtype
 from dflash_hf.checkpoints.card import read_base_model
+from dflash_hf.checkpoints.dequantise import plain_files
 from dflash_hf.checkpoints.dialects import detect, reader
 from dflash_hf.checkpoints.files import CheckpointFiles, survey
 from dflash_hf.checkpoints.hub import Source, locate
@@ -102,6 +103,7 @@ def read_checkpoint(source: Source) -> tuple[CheckpointFiles, str, Reading]:
     """Survey, detect and translate; no weight is read."""
     files = survey(source.folder)
     try:
+        files = plain_files(files)
         dialect = detect(files.config, files.tensors)
         reading = reader(dialect)(files.config, files.tensors)
     except CheckpointError as error:
@@ -127,7 +129,7 @@ def _assembled(
 def _provenance(
     source: Source, subfolder: str, dialect: str, reading: Reading, files: CheckpointFiles, stored: torch.dtype
 ) -> Provenance:
-    notes = list(reading.notes)
+    notes = [*reading.notes, *files.notes]
     kinds = {info.dtype for name, info in files.tensors.items() if name in reading.names}
     if len(kinds) > 1:
         notes.append(f"weights are stored in {', '.join(sorted(kinds))}; all are loaded in one dtype")

@@ -13,16 +13,16 @@ REFUSED: Mapping[str, str] = {  # dialect -> what it is and where it runs
     "speculators-other": "a speculators drafter of a family this project does not read; vLLM is that format's engine",
     "eagle": "an EAGLE, Medusa, MTP or P-EAGLE drafter, which is another family than DFlash and will not be "
     "read; use the engine its card names",
-    "laguna": "a Laguna drafter (gated attention, a norm per tap, fused projections); vLLM, SGLang, ik_llama.cpp "
-    "and exllamav3 run it",
     "shifted-head": "a drafter whose slots predict the next position (shift_label or sample_from_anchor), without the "
     "head this goes with; read as plain DFlash it would be off by one everywhere",
-    "gated-dflash": "an AngelSpec gated DFlash drafter (gates and norms per tap); AngelSpec and AngelSlim, which write "
-    "them, run such files",
-    "attention-sinks": "a drafter with attention sinks or a value scale (Xiaomi MiMo, NVIDIA Nemotron); vLLM, SGLang "
-    "and ik_llama.cpp run it",
-    "attention-hybrid": "a drafter with MLA or KDA attention; SpecForge writes them, SGLang runs them",
-    "quantised": "a drafter with quantised weights; vLLM and SGLang run such files. An unquantised version of the "
-    "same drafter can be read",
-    "own-embedding": "a drafter that ships its own embedding or head; ik_llama.cpp and vLLM run such files",
+    "attention-hybrid": "a drafter with MLA or KDA attention, whose context is no store of keys and values as here; "
+    "SpecForge writes them, SGLang runs them",
+    "dspark-backbone": "a DSpark drafter over DeepSeek's, Kimi's, GLM's or MiniMax's layers (MLA, KDA or experts), "
+    "which this project does not build; NeMo Automodel writes them, vLLM and SGLang run them",
+    "dspark-fused": "DSpark layers inside a target's own checkpoint (DeepSeek V4), no drafter of its own; vLLM, SGLang "
+    "and mlx-vlm run it with that target",
+    "dspark-sinks": "a DSpark drafter with attention sinks (NVIDIA Nemotron 3.5); whether its anchor's slot proposes "
+    "is described in two ways that contradict each other. SGLang and llama.cpp run it",
+    "quantised": "a drafter with quantised weights of a kind that is not dequantised here; an unquantised, FP8 or "
+    "compressed-tensors version of the same drafter can be read",
 }

@@ -1,7 +1,8 @@
 """Rotary positions: the spellings of two generations of transformers -> one ``rope_parameters`` mapping.
 
 transformers 4 wrote ``rope_theta`` and ``rope_scaling`` side by side, transformers 5 writes ``rope_parameters``; some
-writers write both. A drafter rotates its whole head in half-split (NeoX) order, whatever its target does.
+writers write both. A drafter rotates its whole head in half-split (NeoX) order, whatever its target does; the few
+dialects that rotate a part of it, or pairs side by side, say so to these functions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
-__all__ = ["read_rope", "write_rope"]
+__all__ = ["read_interleaved", "read_rope", "write_rope"]
 
 # What each kind needs besides rope_theta, then what it may carry. Kinds whose frequencies move with the length of the
 # text (dynamic, longrope) cannot be used with keys that are rotated once and kept.
@@ -36,23 +37,21 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
-def read_rope(fields: Fields, max_positions: int, default_theta: float | None = None) -> dict[str, Any]:
+def read_rope(
+    fields: Fields, max_positions: int, default_theta: float | None = None, *, partial: bool = False
+) -> dict[str, Any]:
     """The drafter's ``rope_parameters``.
 
     Args:
         fields: the config.
         max_positions: ``max_position_embeddings``, YaRN's original length where the file does not give one.
         default_theta: the writer's class default; None means that a missing theta is an error, never a guess.
+        partial: ``partial_rotary_factor`` is this dialect's own; elsewhere it leaked from a target's config.
 
     Raises:
         CheckpointError: no theta, an unknown kind, or two spellings that disagree.
-        UnsupportedCheckpointError: interleaved rotary, or layers with different positions.
+        UnsupportedCheckpointError: layers with different positions.
     """
-    if fields.drafter("rope_is_neox_style") is False or fields.drafter("is_neox_style") is False:
-        raise UnsupportedCheckpointError(
-            "the drafter rotates interleaved pairs (rope_is_neox_style false); this version reads half-split rotary "
-            "only. llama.cpp and mlx-vlm run such drafters."
-        )
     new, old = _new_spelling(fields), _old_spelling(fields)
     if new and old and (clash := _clash(new, old)):
         raise CheckpointError(f"config.json gives two positions: rope_parameters says {clash[0]}, {clash[1]}")
@@ -64,7 +63,27 @@ def read_rope(fields: Fields, max_positions: int, default_theta: float | None = 
                 "without an error; add the value the drafter was trained with (usually the target's)."
             )
         rope["rope_theta"] = fields.filled("rope_theta", default_theta)
-    return _checked(fields, rope, max_positions)
+    return _checked(fields, rope, max_positions, partial)
+
+
+def read_interleaved(fields: Fields, *, known: bool) -> bool:
+    """Whether pairs to rotate stand side by side.
+
+    Args:
+        fields: the config.
+        known: drafters of this dialect are known that do; elsewhere it is refused, since nobody described one.
+    """
+    said = {name: fields.flag(name, None, drafter=True) for name in ("rope_is_neox_style", "is_neox_style")}
+    given = {value for value in said.values() if value is not None}
+    if len(given) > 1:
+        raise CheckpointError(f"config.json contradicts itself: {said}")
+    interleaved = given == {False}
+    if interleaved and not known:
+        raise UnsupportedCheckpointError(
+            "the drafter rotates interleaved pairs (rope_is_neox_style false); of this dialect no such drafter is "
+            "described, and this version reads half-split rotary only. llama.cpp and mlx-vlm run such drafters."
+        )
+    return interleaved
 
 
 def write_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +144,7 @@ def _clash(new: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[str, str] | 
     return None
 
 
-def _checked(fields: Fields, rope: dict[str, Any], max_positions: int) -> dict[str, Any]:
+def _checked(fields: Fields, rope: dict[str, Any], max_positions: int, partial: bool) -> dict[str, Any]:
     theta = rope.pop("rope_theta")
     if isinstance(theta, bool) or not isinstance(theta, (int, float)) or theta <= 0:
         raise fields.wrong("rope_theta", theta, "a positive number")
@@ -142,17 +161,38 @@ def _checked(fields: Fields, rope: dict[str, Any], max_positions: int) -> dict[s
         rope["original_max_position_embeddings"] = fields.filled(
             "rope original_max_position_embeddings", max_positions, "transformers takes max_position_embeddings"
         )
-    _note_leaks(fields, rope, {*needed, *optional})
+    _note_leaks(fields, rope, {*needed, *optional}, partial)
     known = {key: rope[key] for key in (*needed, *optional) if key in rope}
+    if partial and (part := _part(fields, rope)) != 1:
+        known["partial_rotary_factor"] = part
     return {"rope_type": kind, "rope_theta": float(theta), **known}
 
 
-def _note_leaks(fields: Fields, rope: Mapping[str, Any], known: set[str]) -> None:
+def _part(fields: Fields, rope: Mapping[str, Any]) -> float:
+    """How much of a head is rotated: the first part of it, an even number of dimensions."""
+    inside, beside = rope.get("partial_rotary_factor"), fields.top.get("partial_rotary_factor")
+    if None not in (inside, beside) and inside != beside:
+        raise CheckpointError(f"config.json gives two values of partial_rotary_factor: {inside} and {beside}")
+    part = beside if inside is None else inside
+    if part is None:
+        return 1.0
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part <= 1:
+        raise fields.wrong("partial_rotary_factor", part, "a number above 0 and at most 1")
+    head = fields.top.get("head_dim")
+    if isinstance(head, int) and (int(head * part) < 2 or int(head * part) % 2):
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor {part} of head_dim {head} is {int(head * part)}; an even number of "
+            "dimensions is rotated"
+        )
+    return float(part)
+
+
+def _note_leaks(fields: Fields, rope: Mapping[str, Any], known: set[str], partial: bool) -> None:
     """Keys that came over from the target's config and were never used in training."""
-    partial = rope.get("partial_rotary_factor", fields.top.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
+    part = rope.get("partial_rotary_factor", fields.top.get("partial_rotary_factor"))
+    if not partial and part not in (None, 1, 1.0):
         fields.notes.append(
-            f"partial_rotary_factor={partial} not used: it leaked from the target's config; these drafters were "
+            f"partial_rotary_factor={part} not used: it leaked from the target's config; these drafters were "
             "trained with full rotary"
         )
     if leaked := sorted(set(rope) - known - {"partial_rotary_factor"}):

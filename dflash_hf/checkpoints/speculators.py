@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_windows
 from dflash_hf.checkpoints.dflash2 import SELECTOR, TABLES, read_convolution, read_selector, with_weight
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
 from dflash_hf.checkpoints.own import read_own_parts
-from dflash_hf.checkpoints.reading import Made, Reading, canonical_names
+from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.checkpoints.reduced_head import D2T, check_head, read_vocabulary
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
@@ -54,13 +52,13 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2)
     body["mask_token_id"] = fields.integer("mask_token_id", minimum=0)
     body["first_slot"] = 0 if fields.flag("sample_from_anchor", kind == "dspark") else 1
-    names = with_weight(canonical_names((name for name in tensors if name != "d2t"), (*HEAD_NAMES, *SELECTOR)))
+    names = with_weight(canonical_names((name for name in tensors if name != D2T), (*HEAD_NAMES, *SELECTOR)))
     body["embedding"] = "target_rows"
     body |= _read_head(fields, kind, names) | read_own_parts(body, tensors, names, tables=(TABLE, *TABLES))
-    _check_head(fields, body, tensors)
+    check_head(fields, body, tensors)
     fields.defaults.extend(layer.defaults)
     fields.notes.extend(layer.notes)
-    made = _vocabulary(tensors, body)
+    made = read_vocabulary(tensors, body["vocab_size"])
     body["reduced_vocabulary"] = bool(made)
     body["target_name"] = (config.get("speculators_config") or {}).get("verifier", {}).get("name_or_path")
     return Reading(DFlashConfig(**body), names, made, tuple(fields.defaults), tuple(fields.notes))
@@ -97,31 +95,3 @@ def _read_head(fields: Fields, kind: str, names: Mapping[str, str]) -> dict[str,
     if kind == "dflash2":
         return {"head": read_selector(fields), "convolution": read_convolution(fields)}
     return {}
-
-
-def _check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) -> None:
-    rows, stated = body.get("draft_vocab_size"), fields.integer("draft_vocab_size", None)
-    if rows is not None and stated is not None and rows != stated:
-        raise CheckpointError(f"config.json: draft_vocab_size is {stated}, but lm_head.weight has {rows} rows")
-    if "d2t" in tensors and rows is None:
-        raise CheckpointError("the files have d2t, which lists the ids of a head's rows, but no lm_head.weight")
-    if "d2t" in tensors and tensors["d2t"].shape != (rows,):
-        raise CheckpointError(f"d2t is {list(tensors['d2t'].shape)}, lm_head.weight has {rows} rows")
-    if rows is not None and "d2t" not in tensors and body["vocab_size"] not in (None, rows):
-        raise CheckpointError(
-            f"lm_head.weight has {rows} rows of {body['vocab_size']} ids, and there is no d2t to say which"
-        )
-
-
-def _vocabulary(tensors: TensorTable, body: Mapping[str, Any]) -> dict[str, Made]:
-    if "d2t" not in tensors:
-        return {}
-    limit = body["vocab_size"]
-
-    def ids(offsets: Tensor) -> Tensor:
-        found = torch.arange(len(offsets)) + offsets.long()
-        if int(found.min()) < 0 or (limit is not None and int(found.max()) >= limit):
-            raise CheckpointError(f"d2t points at ids {int(found.min())} to {int(found.max())} of {limit}")
-        return found
-
-    return {"vocabulary": Made("d2t", tensors["d2t"].shape, ids)}

@@ -13,6 +13,7 @@ from typing import Any
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
+from dflash_hf.checkpoints.mask_embedding import MASK_EMBEDDING
 from dflash_hf.checkpoints.reading import Reading, canonical_names
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
@@ -29,15 +30,18 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     return finish(fields, read_zlab_body(fields), canonical_names(tensors, RENAMES))
 
 
-def read_zlab_body(fields: Fields, block_size: int = _BLOCK_SIZE, *, lowest_tap: int = 0) -> dict[str, Any]:
+def read_zlab_body(
+    fields: Fields, block_size: int = _BLOCK_SIZE, *, lowest_tap: int = 0, interleaved: bool = False
+) -> dict[str, Any]:
     """What everybody who writes z-lab's layout says in z-lab's way.
 
     Args:
         fields: the config.
         block_size: where the file has none.
         lowest_tap: -1 where a writer counts the embedding's output as a tap.
+        interleaved: drafters of this dialect may rotate pairs that stand side by side.
     """
-    body = read_body(fields, QWEN3_DEFAULTS)
+    body = read_body(fields, QWEN3_DEFAULTS, interleaved=interleaved)
     layers = body["num_hidden_layers"]
     sliding = read_layer_types(fields, layers)
     body["layer_windows"] = read_windows(fields, sliding)
@@ -59,6 +63,7 @@ def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Re
     body |= read_scales(fields)
     said = fields.choice("block_embedding", ("target", "target_rows"), None, drafter=True)
     body["embedding"] = body.get("embedding") or said or "target"
+    body["mask_embedding"] = MASK_EMBEDDING in names.values()
     return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))
 
 

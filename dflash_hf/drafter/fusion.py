@@ -5,6 +5,7 @@
     normed        the same over norm_t(tap_t), a norm for each tap            Laguna
     mixed         F_i = norm(sum_t softmax(w_i)_t tap_t) for layer i          DFlare (arXiv 2606.02091)
     mixed_concat  F_i = norm(fc [...] + sum_t softmax(w_i)_t tap_t)           DFly (arXiv 2607.25852)
+    gated         F = norm(sum_t softmax(g)_t norm_t(tap_t))                  AngelSpec's gated sum
 
 Shapes: B rows, C context tokens, L taps, D drafter width.
 """
@@ -30,12 +31,14 @@ class Fusion(nn.Module):
         tap = config.hidden_size if kind == "adapter" else self.width
         if kind == "adapter":
             self.adapter = nn.Linear(self.width, tap, bias=False)
-        if kind == "normed":
+        if kind in ("normed", "gated"):
             self.tap_norms = nn.ModuleList(Qwen3RMSNorm(tap, eps=eps) for _ in range(count))
-        if kind != "mixed":
+        if kind not in ("mixed", "gated"):
             self.fc = nn.Linear(count * tap, config.hidden_size, bias=False)
         if kind in ("mixed", "mixed_concat"):
             self.mix = nn.Parameter(torch.zeros(self.layers, count))
+        if kind == "gated":
+            self.gate = nn.Parameter(torch.zeros(count))
         self.norm = Qwen3RMSNorm(config.hidden_size, eps=eps)
 
     def forward(self, taps: Tensor) -> list[Tensor]:
@@ -46,6 +49,8 @@ class Fusion(nn.Module):
         if hasattr(self, "tap_norms"):
             pieces = torch.stack([norm(pieces[..., t, :]) for t, norm in enumerate(self.tap_norms)], dim=-2)
         joined = self.fc(pieces.flatten(-2)) if hasattr(self, "fc") else None
+        if hasattr(self, "gate"):
+            joined = (torch.softmax(self.gate, dim=-1)[:, None] * pieces).sum(dim=-2)
         if not hasattr(self, "mix"):
             return [self.norm(joined)] * self.layers
         mixed = [(weights[:, None] * pieces).sum(dim=-2) for weights in torch.softmax(self.mix, dim=-1)]

@@ -23,9 +23,11 @@ __all__ = ["DFlashDecoderLayer"]
 class DFlashDecoderLayer(nn.Module):
     """A layer in two doors: :meth:`inject` for context features, :meth:`forward` for a block."""
 
+    attention_class: type[DFlashAttention] = DFlashAttention
+
     def __init__(self, config: DFlashConfig, layer_idx: int) -> None:
         super().__init__()
-        self.self_attn = DFlashAttention(config, layer_idx)
+        self.self_attn = self.attention_class(config, layer_idx)
         self.mlp = Qwen3MLP(config)
         self.input_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)

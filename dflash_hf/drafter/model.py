@@ -25,12 +25,15 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.context import DrafterContext, GrowingContext, TransientContext
 from dflash_hf.drafter.fusion import Fusion
+from dflash_hf.drafter.gemma4_layer import Gemma4Layer
 from dflash_hf.drafter.heads import head_of
 from dflash_hf.drafter.layer import DFlashDecoderLayer
 from dflash_hf.drafter.masks import AttendWith, BlockLayout, attention_mask_for, visible_keys
 from dflash_hf.drafter.rotary import rotary_for
 
 __all__ = ["DFlashDrafter"]
+
+_LAYERS: dict[str, type[DFlashDecoderLayer]] = {"qwen3": DFlashDecoderLayer, "gemma4": Gemma4Layer}
 
 
 class DFlashDrafter(PreTrainedModel):
@@ -39,7 +42,7 @@ class DFlashDrafter(PreTrainedModel):
     config_class = DFlashConfig
     base_model_prefix = ""
     main_input_name = "noise_embeds"
-    _no_split_modules = ["DFlashDecoderLayer"]
+    _no_split_modules = ["DFlashDecoderLayer", "Gemma4Layer"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
@@ -49,7 +52,8 @@ class DFlashDrafter(PreTrainedModel):
         super().__init__(config)
         width = config.hidden_size
         self.fusion = Fusion(config)
-        self.layers = nn.ModuleList(DFlashDecoderLayer(config, index) for index in range(config.num_hidden_layers))
+        layer = _LAYERS[config.layer_kind]
+        self.layers = nn.ModuleList(layer(config, index) for index in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(width, eps=config.rms_norm_eps)
         self.head = head_of(config)
         if config.embedding == "own":

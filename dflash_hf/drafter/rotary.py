@@ -21,10 +21,11 @@ Rotary = tuple[Tensor, Tensor]  # cos and sin, each [B, rows, R]
 def rotary_for(config: DFlashConfig, theta: float | None = None) -> nn.Module:
     """The host's rotary embedding for the part of a head that is rotated; ``theta`` in the place of the config's.
 
-    ``rope_parameters`` may hold ``partial_rotary_factor``.
+    ``rope_parameters`` may hold ``partial_rotary_factor``: the part of a head that is rotated, or with Gemma 4's
+    ``proportional`` positions the share of pairs, which keep the frequencies of a whole head.
     """
     rope = dict(config.rope_parameters)
-    part = rope.pop("partial_rotary_factor", 1.0)
+    part = 1.0 if rope["rope_type"] == "proportional" else rope.pop("partial_rotary_factor", 1.0)
     shaped = copy(config)
     shaped.rope_parameters = rope if theta is None else rope | {"rope_theta": theta}
     shaped.head_dim = int(config.head_dim * part)

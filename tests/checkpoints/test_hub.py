@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from dflash_hf import DFlashDrafter
 from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.errors import CheckpointError, HubError, OptionsError
 from tests.checkpoints.hub_server import MAIN, Hub, running
-from tests.checkpoints.tiny import tiny_config, tiny_tensors, write_tiny
+from tests.checkpoints.tiny import MASK, tiny_config, tiny_tensors, write_tiny
 
 SECOND = "2" * 40
 
@@ -256,3 +257,18 @@ def test_hf_endpoint_is_all_it_takes(hub: Hub, tmp_path: Path) -> None:
         check=False,
     )
     assert run.stdout.strip() == MAIN, run.stderr
+
+
+def test_a_mask_embedding_comes_along(hub: Hub, tmp_path: Path) -> None:
+    """A drafter in a target's repository, as MiMo's lies in one; and again from the cache."""
+    files = files_of(tmp_path / "mimo", prefix="dflash/")
+    row = io.BytesIO()
+    torch.save({"embedding": torch.ones(12), "mask_token_id": MASK}, row)
+    others = {"dflash/other.pt": b"no", "mask_embedding.pt": b"another's"}
+    hub.add("owner/target-with-drafter", files | {"dflash/mask_embedding.pt": row.getvalue()} | others)
+    for offline in (False, True):
+        drafter = load_drafter("owner/target-with-drafter", subfolder="dflash", local_files_only=offline)
+        assert torch.equal(drafter.mask_embedding.detach(), torch.ones(12))
+        assert "mask_embedding.pt" in drafter.provenance.files
+    fetched = [line for line in hub.requests if line.endswith(".pt")]
+    assert fetched and all(line.endswith("/dflash/mask_embedding.pt") for line in fetched)
