@@ -106,7 +106,7 @@ def read_checkpoint(source: Source) -> tuple[CheckpointFiles, str, Reading]:
         reading = reader(dialect)(files.config, files.tensors)
     except CheckpointError as error:
         raise type(error)(f"{source.name}: {error}") from error
-    reading.config.target_name = read_base_model(source.folder)
+    reading.config.target_name = read_base_model(source.folder) or reading.config.target_name
     return files, dialect, reading
 
 
