@@ -1,8 +1,8 @@
 """vllm-project/speculators' layout: dflash, dspark and dflash2. The counterpart of ``speculators``.
 
-In: a drafter. Out: config.json and tensors. Ids of taps grow by one, the body's keys go into ``transformer_layer_config``,
-a reduced head's ids become offsets. That layout looks embeddings up in a table and never scales them: the drafter's own,
-or its verifier's raw rows.
+In: a drafter. Out: config.json and tensors. Ids of taps grow by one, the body's keys go into
+``transformer_layer_config``, a reduced head's ids become offsets. That layout looks embeddings up in a table and never
+scales them: the drafter's own, or its verifier's raw rows.
 """
 
 from __future__ import annotations
@@ -92,11 +92,9 @@ def _problems(config: DFlashConfig) -> list[str]:
     sliding = [window is not None for window in config.layer_windows]
     if any(config.layer_causal) and config.layer_causal != sliding:
         found.append(f"in-block causality ({config.layer_causal}) other than on all sliding layers or none")
-    if config.draft_vocab_size is not None and not config.reduced_vocabulary:
-        if config.draft_vocab_size != vocabulary_of(config):
-            found.append(
-                f"a head of {config.draft_vocab_size} rows for {vocabulary_of(config)} ids, without their list"
-            )
+    columns, rows = config.draft_vocab_size, vocabulary_of(config)
+    if not config.reduced_vocabulary and columns not in (None, rows):
+        found.append(f"a head of {columns} rows for {rows} ids, without their list")
     for name, neutral in (("embedding_scale", 1.0), ("output_multiplier", 1.0), ("final_logit_softcapping", None)):
         if getattr(config, name) != neutral:
             found.append(f"{name}={getattr(config, name)}")

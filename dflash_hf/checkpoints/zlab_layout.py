@@ -1,7 +1,7 @@
 """z-lab's layout, and what its readers write in it: DFlash v1, DFlash 2, DSpark, Domino, JetSpec.
 
-In: a ``DFlashConfig``. Out: config.json and the tensors' names. One layout in five hands: z-lab's own keys, and for each
-head those of the code that trains it (SpecForge, DeepSpec, Model-Optimizer, JetSpec), each as its reader here reads it.
+In: a ``DFlashConfig``. Out: config.json and the tensors' names. One layout in five hands: z-lab's own keys, and for
+each head those of the code that trains it (SpecForge, DeepSpec, Model-Optimizer, JetSpec), as its reader here reads it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def zlab_name(name: str) -> str:
 
 
 def head_keys(config: DFlashConfig) -> dict[str, Any]:
-    """Keys of a selector with its convolutions, or of a Markov head; z-lab's layout and speculators' spell them alike."""
+    """Keys of a selector with its convolutions, or of a Markov head; both layouts spell them alike."""
     head = config.head
     if head["kind"] == "selector":
         convolution = config.convolution or {}
