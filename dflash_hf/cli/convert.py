@@ -37,10 +37,11 @@ def convert(
             "vLLM's library of drafters."
         ),
     ] = Layout.zlab,
-    target: Annotated[
+    target_name: Annotated[
         str | None,
         typer.Option(
-            help="The drafter's target: checked to fit; its embedding is written where speculators needs one."
+            "--target",
+            help="The drafter's target: checked to fit; its embedding is written where speculators needs one.",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of SRC on the Hub.")] = None,
@@ -53,8 +54,8 @@ def convert(
 
     quiet_transformers()
     model = None
-    if target is not None:
-        options = TargetOptions(target=target, device_map="cpu", local_files_only=local_files_only)
+    if target_name is not None:
+        options = TargetOptions(target=target_name, device_map="cpu", local_files_only=local_files_only)
         model = load_target(options).model
     convert_files(source, destination, to=to.value, target=model, revision=revision, local_files_only=local_files_only)
     written = ["README.md", "config.json", "model.safetensors"]
