@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.drafter.redescribed import redescribed
 from dflash_hf.errors import CheckpointError
 from dflash_hf.target.pairing import pair_view
 
@@ -33,13 +34,4 @@ def with_own_embedding(drafter: DFlashDrafter, target: PreTrainedModel) -> DFlas
     device = next((p.device for p in view.embedding.parameters() if p.device.type != "meta"), drafter.device)
     table = view.embed(torch.arange(rows, device=device)[None], config.embedding)[0] * config.embedding_scale
     config.embedding, config.embedding_scale, config.stored_vocab_size = "own", 1.0, rows
-    with torch.device("meta"):
-        made = DFlashDrafter(config)
-    state = dict(drafter.state_dict())
-    state["embed_tokens.weight"] = table.to(drafter.device, drafter.dtype)
-    made.load_state_dict(state, strict=True, assign=True)
-    made.make_rotary()
-    made.rotary_emb.to(drafter.device)
-    made.context_rotary_emb.to(drafter.device)
-    made.provenance = drafter.provenance
-    return made.eval()
+    return redescribed(drafter, config, {"embed_tokens.weight": table.to(drafter.device, drafter.dtype)})
