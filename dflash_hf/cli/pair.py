@@ -21,7 +21,10 @@ def source_of(options: PairOptions) -> PairSource:
     """
     refuse_unknown_dtype(options.dtype)
     if options.target is not None and options.drafter is None:
-        raise typer.BadParameter("--target needs --drafter: the embedded drafter only drafts for the embedded target")
+        raise typer.BadParameter(
+            "--target needs --drafter (auto takes the one published for it): the embedded drafter only drafts for the "
+            "embedded target"
+        )
     return PairSource(**asdict(options))
 
 

@@ -30,7 +30,7 @@ def test_help_answers_quickly() -> None:
     assert min(times) < 3  # the aim is 1 s on an idle machine; a test must survive a busy one
 
 
-@pytest.mark.parametrize("name", ["generate", "inspect", "verify", "bench"])
+@pytest.mark.parametrize("name", ["generate", "inspect", "verify", "doctor", "bench"])
 def test_pair_options_are_the_same_in_every_command(run, name) -> None:
     text = run(name, "--help", env={"COLUMNS": "200"}).stdout
     for item in fields(PairOptions):
