@@ -6,7 +6,7 @@ This module imports torch and transformers only when a pair is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dflash_hf.errors import HubError, OptionsError
@@ -46,7 +46,7 @@ class PairSource:
     """
 
     target: str | None = None  # folder or Hub id
-    drafter: str | None = None
+    drafter: str | None = None  # folder, Hub id, or "auto": the one published for the target
     revision: str | None = None  # of the drafter on the Hub
     dtype: str = "auto"  # one of DTYPES; "auto" is the stored one on an accelerator, float32 on a CPU
     device_map: str | None = None  # None: the accelerator, where there is one
@@ -74,6 +74,8 @@ class PairSource:
             embedded_target_name,
         )
 
+        if self.drafter == "auto":
+            return self.chosen(say).load(say)
         drafter = self.drafter or embedded_drafter_folder()
         names = {"target": self.target or embedded_target_name(), "drafter": self.drafter or "the embedded drafter"}
         if self.target is None and not embedded_target_is_ready():
@@ -81,6 +83,22 @@ class PairSource:
         target = self.target or embedded_target_folder()
         say(f"loading {names['target']} with {names['drafter']}")
         return Pair(*self._load(str(target), str(drafter)), names)
+
+    def chosen(self, say: Callable[[str], None] = lambda text: None) -> PairSource:
+        """The same source with a drafter's name in the place of ``"auto"``; says which.
+
+        Raises:
+            OptionsError: none is known for this target.
+        """
+        from dflash_hf.pretrained.auto import choose_drafter
+
+        if self.drafter != "auto":
+            return self
+        if self.target is None:
+            return replace(self, drafter=None)  # the embedded target's is the embedded drafter
+        choice = choose_drafter(self.target, local_files_only=self.local_files_only)
+        say(choice.sentence(self.target))
+        return replace(self, drafter=choice.drafter, revision=self.revision or choice.revision)
 
     def _load(self, target: str, drafter: str) -> tuple[PreTrainedModel, DFlashDrafter, PreTrainedTokenizerBase]:
         from transformers import AutoTokenizer

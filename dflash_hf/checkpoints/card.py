@@ -36,7 +36,7 @@ def card_for(config: DFlashConfig, existing: str | None, *, repo_id: str | None 
         config: the drafter's description; ``target_name`` becomes ``base_model``.
         existing: text of the card that is already there, if any.
         repo_id: how the snippet names the drafter; None leaves a placeholder to fill in.
-        layout: which library the files are for, ``"zlab"`` or ``"host"``.
+        layout: which library the files are for, ``"zlab"``, ``"host"`` or ``"speculators"``.
     """
     if existing is None:
         data = ModelCardData()
@@ -69,7 +69,7 @@ def _text(config: DFlashConfig, repo_id: str | None, layout: str) -> str:
     target = config.target_name or "<the target's id>"
     drafter = repo_id or "<this drafter's id or folder>"
     snippet = _HOST_SNIPPET if layout == "host" else _SNIPPET
-    files = "transformers' Muse Glimmer assistant" if layout == "host" else "z-lab's checkpoints"
+    files = _FILES[layout]
     return f"""
 # DFlash drafter{f" for {config.target_name}" if config.target_name else ""}
 
@@ -86,7 +86,16 @@ print(tokenizer.decode(output[0], skip_special_tokens=True))
 """
 
 
-_HOW = {"zlab": "assistant=drafter", "host": 'assistant_model=drafter, speculation_type="dflash"'}
+_FILES = {
+    "zlab": "z-lab's checkpoints",
+    "host": "transformers' Muse Glimmer assistant",
+    "speculators": "vllm-project/speculators",
+}
+_HOW = {
+    "zlab": "assistant=drafter",
+    "speculators": "assistant=drafter",
+    "host": 'assistant_model=drafter, speculation_type="dflash"',
+}
 _SNIPPET = """import dflash_hf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -17,7 +17,7 @@ from dflash_hf.checkpoints.reading import Reader
 from dflash_hf.checkpoints.refused import REFUSED
 from dflash_hf.errors import UnsupportedCheckpointError
 
-__all__ = ["READERS", "detect", "reader"]
+__all__ = ["READERS", "detect", "detect_with_evidence", "reader"]
 
 READERS: Mapping[str, str] = {
     "zlab": "dflash_hf.checkpoints.zlab:read",
@@ -60,15 +60,21 @@ def reader(dialect: str) -> Reader:
 
 
 def detect(config: Mapping[str, Any], tensors: TensorTable) -> str:
-    """Name of the dialect these files are written in.
+    """Name of the dialect these files are written in; see :func:`detect_with_evidence`."""
+    return detect_with_evidence(config, tensors)[0]
+
+
+def detect_with_evidence(config: Mapping[str, Any], tensors: TensorTable) -> tuple[str, tuple[str, ...]]:
+    """Name of the dialect these files are written in, and what says so: tensors first, then keys.
 
     Raises:
         UnsupportedCheckpointError: nothing here is a DFlash-family drafter.
     """
     evidence = Evidence(config, tensors)
     for rule in _RULES:
+        evidence.forget()
         if (dialect := rule(evidence)) is not None:
-            return dialect
+            return dialect, evidence.why()
     some = ", ".join(sorted(evidence.names)[:4]) or "none"
     raise UnsupportedCheckpointError(
         f"these files are no DFlash drafter: architectures {evidence.architectures or 'not given'}, no fc.weight and "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.files import TensorTable
+from dflash_hf.checkpoints.recorded import Recorded
 
 __all__ = ["Evidence"]
 
@@ -18,8 +19,9 @@ class Evidence:
     """Questions that detection rules ask of one checkpoint."""
 
     def __init__(self, config: Mapping[str, Any], tensors: TensorTable) -> None:
-        self.config = config
-        nested = config.get("dflash_config")
+        self.config = Recorded(config)
+        self.shown: list[str] = []  # what answered yes since the last :meth:`forget`
+        nested = self.config.get("dflash_config")
         self.nested: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
         architectures = config.get("architectures") or []
         self.architectures = [name for name in architectures if isinstance(name, str)]
@@ -34,11 +36,26 @@ class Evidence:
 
     def architecture(self, pattern: str) -> bool:
         """Whether a declared architecture matches."""
-        return any(re.search(pattern, name) for name in self.architectures)
+        return self._note(next((f"architectures {n}" for n in self.architectures if re.search(pattern, n)), None))
 
     def tensor(self, pattern: str) -> bool:
         """Whether a tensor's name, without wrappers' prefixes, matches."""
-        return any(re.search(pattern, name) for name in self.names)
+        return self._note(next((f"tensor {name}" for name in sorted(self.names) if re.search(pattern, name)), None))
+
+    def forget(self) -> None:
+        """Start noting anew: the next rule speaks for itself."""
+        self.shown.clear()
+        self.config.hits.clear()
+
+    def why(self) -> tuple[str, ...]:
+        """What was found since, in words: tensors, architectures, and config keys that have a value."""
+        keys = (f"{path}={value}" for path, value in self.config.hits.items() if path != "architectures")
+        return tuple(dict.fromkeys([*self.shown, *(key for key in keys if key != "model_type=qwen3")]))
+
+    def _note(self, found: str | None) -> bool:
+        if found is not None:
+            self.shown.append(found)
+        return found is not None
 
     @property
     def quantised(self) -> bool:

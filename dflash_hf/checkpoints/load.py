@@ -6,6 +6,8 @@ hub.locate -> files.survey -> dialects.detect -> reader -> assemble
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,13 +16,15 @@ from transformers import PreTrainedModel
 from dflash_hf.checkpoints.assemble import assemble, stored_dtype
 from dflash_hf.checkpoints.card import read_base_model
 from dflash_hf.checkpoints.dequantise import plain_files
-from dflash_hf.checkpoints.dialects import detect, reader
+from dflash_hf.checkpoints.dialects import detect_with_evidence, reader
 from dflash_hf.checkpoints.files import CheckpointFiles, survey
 from dflash_hf.checkpoints.hub import Source, locate
 from dflash_hf.checkpoints.nested_keys import NESTED_KEYS
+from dflash_hf.checkpoints.origins import origins_of
 from dflash_hf.checkpoints.placement import resolve_device, resolve_dtype
 from dflash_hf.checkpoints.provenance import Provenance
 from dflash_hf.checkpoints.reading import Reading
+from dflash_hf.checkpoints.recorded import Recorded
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import CheckpointError, OptionsError, warn
 from dflash_hf.target.pairing import check_pair
@@ -87,29 +91,41 @@ def load_drafter(
         subfolder=subfolder,
         local_files_only=local_files_only,
     )
-    files, dialect, reading = read_checkpoint(source)
+    files, found, reading = read_checkpoint(source)
     stored = stored_dtype(files.tensors)
     load_dtype = resolve_dtype(dtype, stored)
     device = resolve_device(device_map, reading.config, load_dtype)
     drafter = _assembled(files, reading, load_dtype, device, attn_implementation)
-    drafter.provenance = _provenance(source, subfolder, dialect, reading, files, stored)
+    drafter.provenance = _provenance(source, subfolder, found, reading, files, stored)
     drafter.config._name_or_path = drafter.name_or_path = source.name
     if target is not None:
         check_pair(target, drafter)
     return drafter
 
 
-def read_checkpoint(source: Source) -> tuple[CheckpointFiles, str, Reading]:
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """The dialect of a checkpoint, what says so, and where each value of its config is from."""
+
+    dialect: str
+    evidence: tuple[str, ...]
+    origins: Mapping[str, str]
+
+
+def read_checkpoint(source: Source) -> tuple[CheckpointFiles, Detected, Reading]:
     """Survey, detect and translate; no weight is read."""
     files = survey(source.folder)
     try:
         files = plain_files(files)
-        dialect = detect(files.config, files.tensors)
-        reading = reader(dialect)(files.config, files.tensors)
+        config = Recorded(files.config)
+        dialect, evidence = detect_with_evidence(files.config, files.tensors)
+        reading = reader(dialect)(config, files.tensors)
     except CheckpointError as error:
         raise type(error)(f"{source.name}: {error}") from error
-    reading.config.target_name = read_base_model(source.folder)
-    return files, dialect, reading
+    origins = origins_of(reading, config, dialect)
+    if (named := read_base_model(source.folder)) is not None:
+        reading.config.target_name, origins["target_name"] = named, "README.md: base_model"
+    return files, Detected(dialect, evidence, origins), reading
 
 
 def _assembled(
@@ -127,7 +143,7 @@ def _assembled(
 
 
 def _provenance(
-    source: Source, subfolder: str, dialect: str, reading: Reading, files: CheckpointFiles, stored: torch.dtype
+    source: Source, subfolder: str, found: Detected, reading: Reading, files: CheckpointFiles, stored: torch.dtype
 ) -> Provenance:
     notes = [*reading.notes, *files.notes]
     kinds = {info.dtype for name, info in files.tensors.items() if name in reading.names}
@@ -142,11 +158,15 @@ def _provenance(
     return Provenance(
         source=f"{source.name}/{subfolder}" if subfolder else source.name,
         revision=source.revision,
-        dialect=dialect,
+        dialect=found.dialect,
         defaults=reading.defaults,
         notes=tuple(notes),
         stored_dtype=str(stored).removeprefix("torch."),
         files=files.names,
+        evidence=found.evidence,
+        origins=found.origins,
+        names={canonical: name for name, canonical in reading.names.items()}
+        | {canonical: made.source for canonical, made in reading.made.items()},
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["Provenance"]
 
@@ -19,6 +20,9 @@ class Provenance:
         notes: what was in the files and is deliberately not used, with the reason.
         stored_dtype: dtype of the weights in the files, e.g. ``"bfloat16"``.
         files: names of the files read.
+        evidence: what in the files says that they are of this dialect.
+        origins: field of the config -> where its value is from: a key of the files, a default, tensors, the dialect.
+        names: tensor in memory -> the one in the files.
     """
 
     source: str
@@ -28,3 +32,6 @@ class Provenance:
     notes: tuple[str, ...]
     stored_dtype: str
     files: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def push_drafter(
         HubError: the Hub refused or could not be reached.
         CheckpointError: z-lab's layout cannot express this drafter; nothing is sent then.
     """
-    layout("zlab")[0](drafter.config, drafter.dtype)  # refuse before a repository is made
+    layout("zlab").describe(drafter.config, drafter.dtype)  # refuse before a repository is made
     api = HfApi(token=token, library_name="dflash_hf")
     try:
         url = str(api.create_repo(repo_id, private=private, exist_ok=True))
@@ -88,12 +88,12 @@ def write_drafter(
     drafter: DFlashDrafter, folder: Path, *, to: str, repo_id: str | None = None, card: str | None = None
 ) -> None:
     """Write ``drafter`` in the layout ``to``; ``card`` is the text of an existing card that is not in the folder."""
-    describe, rename = layout(to)
-    config = describe(drafter.config, drafter.dtype)
+    wanted = layout(to)
+    config = wanted.describe(drafter.config, drafter.dtype)
     readme = folder / "README.md"
     existing = readme.read_text(encoding="utf-8") if card is None and readme.is_file() else card
     text = card_for(drafter.config, existing, repo_id=repo_id, layout=to)
-    write_checkpoint(folder, config, {rename(name): tensor for name, tensor in drafter.state_dict().items()}, text)
+    write_checkpoint(folder, config, wanted.state(drafter), text)
 
 
 def _failed_upload(error: Exception, repo_id: str, revision: str | None) -> str:

@@ -85,8 +85,12 @@ def _read_taps(fields: Fields) -> dict[str, Any]:
         )
     if min(host) < 0:
         raise CheckpointError(f"config.json: aux_hidden_state_layer_ids {host}: 0 is the embedding, and the lowest")
-    width = fields.integer("target_hidden_size", None)
-    return {"target_layer_ids": [index - 1 for index in host], "target_hidden_size": width, "last_tap": "raw"}
+    return {
+        "target_layer_ids": [index - 1 for index in host],
+        "target_hidden_size": fields.integer("target_hidden_size", None),
+        "num_target_layers": fields.integer("num_target_layers", None),  # only where our writer added it
+        "last_tap": "raw",
+    }
 
 
 def _read_head(fields: Fields, kind: str, names: Mapping[str, str]) -> dict[str, Any]:

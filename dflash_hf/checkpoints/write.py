@@ -21,7 +21,16 @@ from dflash_hf.errors import CheckpointError
 __all__ = ["write_checkpoint"]
 
 _WEIGHTS = "model.safetensors"
-_OURS = frozenset({"DFlashDraftModel", "MuseGlimmerAssistantModel"})
+_OURS = frozenset(  # architectures of the layouts we write
+    {
+        "DFlashDraftModel",
+        "DFlash2DraftModel",
+        "DSparkDraftModel",
+        "DominoDraftModel",
+        "MuseGlimmerAssistantModel",
+        "Qwen3DSparkModel",
+    }
+)
 
 
 def write_checkpoint(folder: Path, config: Mapping[str, Any], state: Mapping[str, Tensor], card: str | None) -> None:

@@ -50,7 +50,8 @@ class PairOptions:
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="Folder or Hub id of the DFlash drafter. Default: the embedded one, for the embedded target.",
+            help="Folder or Hub id of the DFlash drafter; auto: the one published for the target. Default: the "
+            "embedded one, for the embedded target.",
             rich_help_panel=_PAIR_PANEL,
         ),
     ] = None

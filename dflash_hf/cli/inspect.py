@@ -9,20 +9,13 @@ import typer
 
 from dflash_hf.bench.pair import pick_dtype, refuse_unknown_dtype
 from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json
+from dflash_hf.cli.lines import megabytes, table
 from dflash_hf.cli.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from dflash_hf.drafter.model import DFlashDrafter
 
 __all__ = ["register"]
-
-# The description of the drafter; what PretrainedConfig adds on its own says nothing about it.
-_CONFIG = (
-    "target_name", "block_size", "mask_token_id", "target_layer_ids", "num_target_layers", "target_hidden_size",
-    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "layer_windows", "layer_causal", "rope_parameters", "max_position_embeddings", "rms_norm_eps", "hidden_act",
-    "attention_bias", "embedding", "embedding_scale", "output_multiplier", "final_logit_softcapping",
-)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -74,14 +67,26 @@ def _load(source: str | None, options: PairOptions) -> DFlashDrafter:
 
 
 def _describe(drafter: DFlashDrafter) -> dict[str, Any]:
-    state = drafter.state_dict()
+    from dflash_hf.checkpoints.origins import FIELDS
+    from dflash_hf.drafter.memory import context_bytes, weight_bytes
+
+    state, files = drafter.state_dict(), asdict(drafter.provenance)
+    names = files.pop("names")
     return {
-        "files": asdict(drafter.provenance),
-        "config": {name: getattr(drafter.config, name) for name in _CONFIG},
-        "parameters": sum(tensor.numel() for tensor in state.values()),
+        "files": files,
+        "config": {name: getattr(drafter.config, name) for name in FIELDS},
+        "parameters": sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point()),
         "tensors": {
-            name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+            names[name]: {
+                "in_memory": name,
+                "shape": list(tensor.shape),
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+            }
             for name, tensor in state.items()
+        },
+        "memory": {
+            "weights_bytes": weight_bytes(drafter),
+            "context_bytes_per_1k_tokens": context_bytes(drafter.config, 1000, drafter.dtype),
         },
     }
 
@@ -109,18 +114,37 @@ def _fit(target: str, drafter: DFlashDrafter, options: PairOptions) -> dict[str,
 
 
 def _show(body: dict[str, Any], tensors: bool) -> None:
-    files = body["files"]
+    files, memory = body["files"], body["memory"]
     typer.echo(f"source: {files['source']}" + (f" at {files['revision']}" if files["revision"] else ""))
-    typer.echo(f"dialect: {files['dialect']}, stored in {files['stored_dtype']}; files: {', '.join(files['files'])}")
+    typer.echo(f"dialect: {files['dialect']}, by {', '.join(files['evidence'])}")
+    typer.echo(f"files: {', '.join(files['files'])}; weights stored in {files['stored_dtype']}")
     typer.echo(f"{body['parameters']:,} parameters in {len(body['tensors'])} tensors")
-    for name, value in body["config"].items():
-        typer.echo(f"  {name}: {value}")
+    typer.echo(
+        f"memory: weights {megabytes(memory['weights_bytes'])}, "
+        f"context {megabytes(memory['context_bytes_per_1k_tokens'])} per 1000 tokens"
+    )
+    table([(name, value, files["origins"].get(name, "")) for name, value in _telling(body)])
+    typer.echo("  what is not listed is as in DFlash v1 (all of it: --json)")
     for title, lines in (("filled in", files["defaults"]), ("note", files["notes"])):
         for line in lines:
             typer.echo(f"{title}: {line}")
     if tensors:
-        for name, tensor in body["tensors"].items():
-            typer.echo(f"  {name} {tensor['shape']} {tensor['dtype']}")
+        rows = [(name, item["in_memory"], f"{item['shape']} {item['dtype']}") for name, item in body["tensors"].items()]
+        typer.echo("tensors: name in the files, name in memory, shape and dtype")
+        table(rows)
     if "target" in body:
         fit = body["target"]
         typer.echo(f"fits {fit['name']}" if fit["fits"] else f"does not fit: {fit['why']}")
+
+
+def _telling(body: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Values that the files, or a default, decided, and those that differ from DFlash v1's."""
+    from dflash_hf.config import DFlashConfig
+
+    plain, origins = DFlashConfig(), body["files"]["origins"]
+    means = f"what {body['files']['dialect']} means"
+    return [
+        (name, value)
+        for name, value in body["config"].items()
+        if origins.get(name) != means or (value != getattr(plain, name) and value not in (None, False))
+    ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from os import PathLike
 from typing import Any
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import HubError, OptionsError
+from dflash_hf.errors import HubError, OptionsError, warn
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.attach import generate as attached_generate
 from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.record import last_trace
+from dflash_hf.pretrained.auto import AUTO, choose_drafter
 from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.view import model_name
 from dflash_hf.trace import Trace
@@ -38,7 +40,9 @@ def load_pair(
 
     Args:
         target: a Hub id, a folder, or a loaded model.
-        drafter: a Hub id, a folder, or a loaded drafter. One that is loaded here gets the target's device and dtype.
+        drafter: a Hub id, a folder, or a loaded drafter; ``"auto"`` takes the one published for this target
+            (:func:`dflash_hf.pretrained.auto.choose_drafter`) and warns which. One that is loaded here gets the
+            target's device and dtype.
         revision, target_revision: branch, tag or commit on the Hub of the drafter, and of the target.
         dtype, device_map, attn_implementation: of the target.
         local_files_only, token, cache_dir: for both.
@@ -49,10 +53,16 @@ def load_pair(
 
     Raises:
         HubError: the Hub, or a folder, did not deliver one of them.
-        OptionsError: the target cannot be loaded with this dtype, device_map or attn_implementation.
+        OptionsError: the target cannot be loaded with this dtype, device_map or attn_implementation, or no drafter
+            is known for it (``"auto"``).
         CheckpointError, IncompatiblePairError: the drafter cannot be read, or does not fit.
     """
     shared = {"local_files_only": local_files_only, "token": token, "cache_dir": cache_dir}
+    if drafter == AUTO:
+        name = model_name(target) if isinstance(target, PreTrainedModel) else os.fspath(target)
+        choice = choose_drafter(name, local_files_only=local_files_only, token=token)
+        warn(choice.sentence(name))
+        drafter, revision = choice.drafter, revision or choice.revision
     # The drafter first: it is small, and a mistake in it is found at once.
     loaded = (
         drafter

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from dflash_hf.checkpoints.layouts import beyond_v1
+from dflash_hf.checkpoints.expressible import beyond_v1
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.pairing import check_pair

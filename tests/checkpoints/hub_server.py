@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 MAIN = "1" * 40
 
@@ -24,6 +24,8 @@ class Repo:
     commits: dict[str, dict[str, bytes]] = field(default_factory=lambda: {MAIN: {}})
     refs: dict[str, str] = field(default_factory=lambda: {"main": MAIN})
     gated: bool = False
+    tags: list[str] = field(default_factory=list)
+    downloads: int = 0
 
     def commit_of(self, revision: str) -> str | None:
         commit = self.refs.get(revision, revision)
@@ -81,6 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(f"{self.command} {path}")
         if self.hub.broken:
             return self._refuse(500, None)
+        if path == "/api/models":
+            return self._list(set(parse_qs(urlsplit(self.path).query).get("filter", [])))
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         match = api or file
@@ -97,6 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
         if repo.gated and self.headers.get("authorization") != "Bearer hf_allowed":
             return self._refuse(403, "GatedRepo")
         return self._file(repo, commit, match[3])
+
+    def _list(self, wanted: set[str]) -> None:
+        found = {name: repo for name, repo in self.hub.repos.items() if wanted <= set(repo.tags)}
+        self._json([{"id": name, "tags": repo.tags, "downloads": repo.downloads} for name, repo in found.items()])
 
     def _info(self, name: str, repo: Repo, commit: str, kind: str | None) -> None:
         files = repo.commits[commit]

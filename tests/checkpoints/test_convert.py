@@ -157,7 +157,7 @@ def test_the_target_stays_named(tmp_path: Path) -> None:
 
 def test_impossible_conversions_are_refused(tmp_path: Path) -> None:
     write_tiny(tmp_path)
-    with pytest.raises(OptionsError, match="to='gguf' is no layout; known: zlab, host"):
+    with pytest.raises(OptionsError, match="to='gguf' is no layout; known: zlab, host, speculators"):
         convert(tmp_path, tmp_path / "out", to="gguf")
     with pytest.raises(OptionsError, match="destination is the source"):
         convert(tmp_path, tmp_path)

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
+from dflash_hf.checkpoints.reading import file_name
 from dflash_hf.cli.app import app
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.model import DFlashDrafter
@@ -77,7 +78,8 @@ def write_drafter(folder: Path, mask_token_id: int, rows: int) -> None:
     taps = [0, 2]
     config = DFlashConfig(**shape, target_layer_ids=taps, block_size=BLOCK, mask_token_id=mask_token_id)
     folder.mkdir()
-    save_file(DFlashDrafter(config).state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    state = {file_name(name): tensor for name, tensor in DFlashDrafter(config).state_dict().items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     written = {
         **shape, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": BLOCK,
         "num_target_layers": LAYERS, "dflash_config": {"mask_token_id": mask_token_id, "target_layer_ids": taps},

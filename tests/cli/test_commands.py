@@ -30,7 +30,7 @@ def test_help_answers_quickly() -> None:
     assert min(times) < 3  # the aim is 1 s on an idle machine; a test must survive a busy one
 
 
-@pytest.mark.parametrize("name", ["generate", "inspect", "verify", "bench"])
+@pytest.mark.parametrize("name", ["generate", "inspect", "verify", "doctor", "bench"])
 def test_pair_options_are_the_same_in_every_command(run, name) -> None:
     text = run(name, "--help", env={"COLUMNS": "200"}).stdout
     for item in fields(PairOptions):
@@ -89,7 +89,7 @@ def test_debug_shows_the_traceback(run, files, tmp_path, monkeypatch) -> None:
 def test_inspect_shows_files_config_and_fit(run, files) -> None:
     result = run("inspect", files.drafter, "--target", files.target)
     assert result.exit_code == 0, result.stderr
-    assert "dialect: zlab" in result.stdout and "block_size: 4" in result.stdout
+    assert "dialect: zlab" in result.stdout and "block_size" in result.stdout
     assert f"fits {files.target}" in result.stdout
     body = json.loads(run("inspect", files.drafter, "--json").stdout)
     assert body["schema"] == "dflash-hf/inspect/1" and body["tensors"]["fc.weight"]["shape"] == [32, 64]

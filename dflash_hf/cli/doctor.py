@@ -1,0 +1,140 @@
+"""``dflash-hf doctor``: do these two draft, and if they hardly do, what is wrong? Exit code 3 where a check fails."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from dflash_hf.bench.pair import Pair
+from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json, note
+from dflash_hf.cli.lines import megabytes
+from dflash_hf.cli.pair import load
+from dflash_hf.errors import DFlashWarning, IncompatiblePairError, UnsupportedTargetError
+
+__all__ = ["PROMPT", "register"]
+
+PROMPT = (
+    "Explain in a few plain sentences why a bicycle stays upright while it rolls, then list three things to check "
+    "before a long ride."
+)
+_FEWEST = 8  # anchors, below which a probe says nothing
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "doctor")(doctor)
+
+
+def doctor(
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the probe's answer.")] = 64,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template: the prompt as it is.")] = False,
+    thinking: Annotated[
+        bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
+    ] = None,
+    *,
+    pair: PairOptions,
+    as_json: bool,
+) -> None:
+    """Check a pair: what is loaded, whether it fits, how many tokens a round it keeps, and what would keep more.
+
+    Nothing on disk is changed. With --target alone, the drafter is the one published for it.
+    """
+    from dflash_hf.bench.provenance import describe_machine, versions
+
+    body: dict[str, Any] = {"ok": False, "versions": versions(), "machine": describe_machine()}
+    if pair.target is not None and pair.drafter is None:
+        pair = replace(pair, drafter="auto")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DFlashWarning)
+        try:
+            loaded = load(pair)
+        except (IncompatiblePairError, UnsupportedTargetError) as error:
+            loaded = None
+            body["pairing"] = {"fits": False, "why": str(error), "doubts": []}
+    if loaded is not None:
+        doubts = [str(each.message) for each in caught if issubclass(each.category, DFlashWarning)]
+        body["pairing"] = {"fits": True, "why": None, "doubts": doubts}
+        body |= _examine(loaded, tokens, raw, thinking)
+        better = (body["probe"] or {}).get("better")
+        body["ok"] = better is None
+    if as_json:
+        emit_json("doctor", body)
+    else:
+        _show(body)
+    if not body["ok"]:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _examine(pair: Pair, tokens: int, raw: bool, thinking: bool | None) -> dict[str, Any]:
+    from dflash_hf.bench.checkup import cache_kind, describe_pair
+    from dflash_hf.bench.diagnose import diagnose
+    from dflash_hf.bench.measure import to_device
+    from dflash_hf.bench.probe import probe_text
+    from dflash_hf.bench.prompts import encode
+    from dflash_hf.target.view import view_target
+
+    inputs = to_device(encode(pair.tokenizer, PROMPT, chat=not raw, thinking=thinking), pair.model.device)
+    found: dict[str, Any] = {"pair": pair.names, **describe_pair(pair)}
+    found["cache"] = cache_kind(pair.model, inputs["input_ids"])
+    note(f"probing: {tokens} tokens of the target's own answer")
+    text = probe_text(view_target(pair.model), inputs, tokens)
+    anchors = len(text.anchors)
+    found["probe"] = None if anchors < _FEWEST else {"anchors": anchors, **diagnose(pair.drafter, text, note).row()}
+    found["answer_tokens"] = text.ids.shape[1] - text.prompt_length
+    return found
+
+
+def _show(body: dict[str, Any]) -> None:
+    typer.echo(", ".join(f"{name} {version}" for name, version in body["versions"].items()))
+    machine = body["machine"]
+    typer.echo(f"machine: {machine['accelerator'] or machine['cpu']}, {machine['threads']} threads")
+    pairing = body["pairing"]
+    if not pairing["fits"]:
+        typer.echo(f"FAILED: {pairing['why']}")
+        return
+    target, drafter, cache = body["target"], body["drafter"], body["cache"]
+    for name, side in (("target", target), ("drafter", drafter)):
+        quantised = f", {side['quantization']}" if side["quantization"] else ""
+        typer.echo(
+            f"{name}: {body['pair'][name]}: {side['class']}, {side['dtype']}{quantised} on {side['device']}, "
+            f"attention {side['attn_implementation']}"
+        )
+    context = megabytes(drafter["context_bytes_per_1k_tokens"])
+    size = megabytes(drafter["weights_bytes"])
+    typer.echo(f"drafter's files: {drafter['dialect']}; weights {size}, context {context} per 1000 tokens")
+    layers = ", ".join(f"{count} x {kind}" for kind, count in cache["layers"].items())
+    typer.echo(
+        f"cache: {cache['class']} ({layers})" + (f"; {cache['cannot_go_back']}" if cache["cannot_go_back"] else "")
+    )
+    typer.echo("pairing: fits")
+    for title, lines in (
+        ("doubt", pairing["doubts"]), ("remark", body["remarks"]), ("filled in", drafter["defaults"]),
+        ("note", drafter["notes"]),
+    ):  # fmt: skip
+        for line in lines:
+            typer.echo(f"{title}: {line}")
+    _show_probe(body)
+
+
+def _show_probe(body: dict[str, Any]) -> None:
+    probe = body["probe"]
+    if probe is None:
+        typer.echo(f"probe: the answer has {body['answer_tokens']} tokens, too few to say anything; try --raw")
+        return
+    shares = " ".join(f"{share:.0%}" for share in probe["accepted_by_position"])
+    typer.echo(f"probe: {probe['tau']:.2f} tokens a round over {probe['anchors']} tokens; kept by slot: {shares}")
+    better = probe["better"]
+    if better is not None:
+        typer.echo(
+            f"FAILED: near one token a round; with {better['change']} it would be {better['tau']:.2f}. "
+            f"Change {better['key']} in the drafter's config.json (to what means {better['value']})"
+        )
+    elif probe["near_one"]:
+        typer.echo(
+            "low: near one token a round, and no other reading of the files drafts better. Is it the target the drafter "
+            "was trained for, in the same thinking mode (--thinking, --no-thinking)?"
+        )
+    else:
+        typer.echo("ok")

@@ -1,0 +1,58 @@
+"""Drafters on the Hub that were published for a target, as their authors' own pages name them.
+
+A row is here when a page of the authors, or of an engine that runs it, gives the drafter's full id (z-lab/dflash
+README.md and README.zh-TW.md; vllm-project/speculators' docs and examples; vllm-project/recipes; inco.ai/blog/dflash2).
+Rows of one target stand in the order of choice. The licence is on the drafter's card; what is known of it is noted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["KNOWN_PAIRS", "KnownPair"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPair:
+    """One published pair.
+
+    Args:
+        target, drafter: Hub ids.
+        revision: of the drafter; None is its main branch.
+        thinking: the thinking mode it was trained in, where its authors say so: True, False or None.
+        licence: a note on the drafter's licence, where one is known; else its card says it.
+    """
+
+    target: str
+    drafter: str
+    revision: str | None = None
+    thinking: bool | None = None
+    licence: str | None = None
+
+
+KNOWN_PAIRS: tuple[KnownPair, ...] = (
+    KnownPair("Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16", thinking=False),
+    KnownPair("Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", thinking=False),
+    KnownPair("Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.dflash"),
+    KnownPair("Qwen/Qwen3-30B-A3B", "RedHatAI/Qwen3-30B-A3B-speculator.dflash"),
+    KnownPair("Qwen/Qwen3-30B-A3B-Instruct-2507", "RedHatAI/Qwen3-30B-A3B-Instruct-2507-speculator.dflash"),
+    KnownPair("meta-llama/Llama-3.1-8B-Instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat", licence="MIT"),
+    KnownPair("Qwen/Qwen3-Coder-30B-A3B-Instruct", "z-lab/Qwen3-Coder-30B-A3B-DFlash"),
+    KnownPair("Qwen/Qwen3-Coder-Next", "z-lab/Qwen3-Coder-Next-DFlash"),
+    KnownPair("Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash"),
+    KnownPair("Qwen/Qwen3.5-9B", "z-lab/Qwen3.5-9B-DFlash"),
+    KnownPair("Qwen/Qwen3.5-27B", "z-lab/Qwen3.5-27B-DFlash"),
+    KnownPair("Qwen/Qwen3.5-35B-A3B", "z-lab/Qwen3.5-35B-A3B-DFlash"),
+    KnownPair("Qwen/Qwen3.5-122B-A10B", "z-lab/Qwen3.5-122B-A10B-DFlash"),
+    KnownPair("Qwen/Qwen3.5-397B-A17B", "z-lab/Qwen3.5-397B-A17B-DFlash"),
+    KnownPair("Qwen/Qwen3.6-27B", "z-lab/Qwen3.6-27B-DFlash"),
+    KnownPair("Qwen/Qwen3.6-35B-A3B", "z-lab/Qwen3.6-35B-A3B-DFlash"),
+    KnownPair("Qwen/Qwen3.6-35B-A3B", "RedHatAI/Qwen3.6-35B-A3B-speculator.dspark"),
+    KnownPair("Qwen/Qwen3.8-27B", "z-lab/Qwen3.8-27B-DFlash2"),
+    KnownPair("openai/gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"),
+    KnownPair("openai/gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"),
+    KnownPair("google/gemma-4-31B-it", "z-lab/gemma-4-31B-it-DFlash"),
+    KnownPair("google/gemma-4-31B-it", "RedHatAI/gemma-4-31B-it-speculator.dflash"),
+    KnownPair("google/gemma-4-26B-A4B-it", "z-lab/gemma-4-26B-A4B-it-DFlash"),
+    KnownPair("mistralai/Mistral-Small-4-119B-2603", "RedHatAI/Mistral-Small-4-119B-2603.dflash"),
+)

@@ -1,0 +1,61 @@
+"""``doctor`` on the tiny pair of conftest: a prompt that ends in the mask token is drafted perfectly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dflash_hf.cli import doctor
+from tests.cli.conftest import BLOCK
+
+
+@pytest.fixture(autouse=True)
+def prompt_that_ends_in_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROMPT", "a walk to")
+
+
+def report(run, files, *more: str) -> tuple[int, dict]:
+    result = run("doctor", *files.options, "--tokens", "24", "--json", *more)
+    assert result.stdout, result.stderr
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_a_pair_that_drafts_is_ok(run, files) -> None:
+    code, body = report(run, files)
+    assert code == 0 and body["ok"] and body["schema"] == "dflash-hf/doctor/1"
+    assert body["probe"]["tau"] > BLOCK - 0.5 and not body["probe"]["near_one"] and body["probe"]["tried"] == []
+    assert body["pairing"]["fits"] and body["cache"]["class"] == "DynamicCache"
+    assert body["cache"]["cannot_go_back"] is None
+    assert body["drafter"]["dialect"] == "zlab" and body["target"]["dtype"] == "float32"
+    text = run("doctor", *files.options, "--tokens", "24").stdout
+    assert "tokens a round" in text and text.strip().endswith("ok")
+
+
+def test_a_pair_that_does_not_fit_fails_the_check(run, files) -> None:
+    result = run("doctor", "--target", files.other_target, "--drafter", files.drafter, "--device-map", "cpu", "--json")
+    assert result.exit_code == 3
+    body = json.loads(result.stdout)
+    assert body["ok"] is False and "does not fit" in body["pairing"]["why"]
+
+
+def test_a_wrong_shift_is_named_and_fails_the_check(run, files, tmp_path, monkeypatch) -> None:
+    """The drafter repeats its own slot's token: read as next-position it drafts what the target repeats."""
+    monkeypatch.setattr(doctor, "PROMPT", "a walk")  # ends in another token: slot 0, the anchor's, says it again
+    before = (files.drafter / "config.json").read_bytes()
+    code, body = report(run, files)
+    assert code == 3 and body["probe"]["near_one"]
+    assert body["probe"]["better"]["key"] == "shift_label" and body["probe"]["better"]["tau"] > 1.5
+    assert (files.drafter / "config.json").read_bytes() == before
+    text = run("doctor", *files.options, "--tokens", "24").stdout
+    assert "FAILED: near one token a round; with slots predict the place after their own" in text
+
+
+def test_too_short_an_answer_says_nothing(run, files) -> None:
+    result = run("doctor", *files.options, "--tokens", "4", "--json")
+    assert result.exit_code == 0 and json.loads(result.stdout)["probe"] is None
+
+
+def test_a_target_alone_takes_the_drafter_published_for_it(run, files) -> None:
+    result = run("doctor", "--target", files.target, "--local-files-only")
+    assert result.exit_code == 2 and 'drafter="auto": no drafter is known' in result.stderr
