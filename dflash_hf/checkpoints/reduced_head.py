@@ -29,8 +29,8 @@ def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) ->
         raise CheckpointError(f"config.json: draft_vocab_size is {stated}, but lm_head.weight has {rows} rows")
     if rows is None and stated is not None and body["vocab_size"] not in (None, stated):
         raise CheckpointError(
-            f"config.json: draft_vocab_size is {stated} of {body['vocab_size']} ids, but there is no lm_head.weight, and "
-            "the target's head has them all"
+            f"config.json: draft_vocab_size is {stated} of {body['vocab_size']} ids, but no lm_head.weight is there, "
+            "and the target's head has them all"
         )
     if D2T in tensors and rows is None:
         raise CheckpointError("the files have d2t, which lists the ids of a head's rows, but no lm_head.weight")
