@@ -29,7 +29,7 @@ def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) ->
         raise CheckpointError(f"config.json: draft_vocab_size is {stated}, but lm_head.weight has {rows} rows")
     if rows is None and stated is not None and body["vocab_size"] not in (None, stated):
         raise CheckpointError(
-            f"config.json: draft_vocab_size is {stated} of {body['vocab_size']} ids, but the files have no lm_head.weight, "
+            f"config.json: draft_vocab_size is {stated} of {body['vocab_size']} ids, but no lm_head.weight is there, "
             "and the target's head has them all"
         )
     if D2T in tensors and rows is None:
