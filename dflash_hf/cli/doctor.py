@@ -133,8 +133,8 @@ def _show_probe(body: dict[str, Any]) -> None:
         )
     elif probe["near_one"]:
         typer.echo(
-            "low: near one token a round, and no other reading of the files drafts better. Is it the target the drafter "
-            "was trained for, in the same thinking mode (--thinking, --no-thinking)?"
+            "low: near one token a round, and no other reading of the files drafts better. Is this the target that the "
+            "drafter was trained for, in the same thinking mode (--thinking, --no-thinking)?"
         )
     else:
         typer.echo("ok")

@@ -34,7 +34,7 @@ def text_of(family: str) -> ProbeText:
     return probe_text(view_target(target), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, TOKENS)
 
 
-def trained(text: ProbeText, steps: int = 160, **changes: Any) -> DFlashDrafter:
+def trained(text: ProbeText, steps: int = 120, **changes: Any) -> DFlashDrafter:
     """A drafter that knows this one answer by heart, in the conventions of its config."""
     torch.manual_seed(7)
     width = text.view.hidden_size
@@ -134,7 +134,7 @@ def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     for name, value in wrong.items():
         setattr(config, name, value)
     bad = redescribed(good, config)
-    found = diagnose(bad, text, near=tau)
+    found = diagnose(bad, text, near=float("inf"))  # also where a fault costs this small drafter little
     best = max(found.tried, key=lambda each: each[1])[0]
     assert best.field == field and getattr(best.config, field) == getattr(good.config, field)
     if found.evaluation.tau < tau / 1.3:  # a layer lower, or the mask, cost this small drafter less than that

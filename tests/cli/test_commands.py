@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -208,3 +209,16 @@ def test_module_runs_as_a_program() -> None:
         env=dict(os.environ),
     )
     assert done.returncode == 2 and "nonsense" in done.stderr
+
+
+def test_convert_to_speculators_wants_a_target_for_a_borrowed_embedding(run, files, tmp_path) -> None:
+    shutil.copytree(files.drafter, tmp_path / "drafter")
+    config = json.loads((tmp_path / "drafter" / "config.json").read_text())
+    config["dflash_config"]["target_layer_ids"] = [0, 1]  # the last layer's tap means something else there
+    (tmp_path / "drafter" / "config.json").write_text(json.dumps(config))
+    arguments = (tmp_path / "drafter", tmp_path / "out", "--to", "speculators")
+    refused = run("convert", *arguments)
+    assert refused.exit_code == 1 and "--target" in refused.stderr and not (tmp_path / "out").exists()
+    assert run("convert", *arguments, "--target", files.target, "--local-files-only").exit_code == 0
+    body = json.loads(run("inspect", tmp_path / "out", "--json").stdout)
+    assert body["files"]["dialect"] == "speculators-dflash" and body["config"]["embedding"] == "own"
