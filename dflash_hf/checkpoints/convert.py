@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from dflash_hf.checkpoints.give_embedding import with_own_embedding
 from dflash_hf.checkpoints.layouts import layout
 from dflash_hf.checkpoints.load import load_drafter
-from dflash_hf.checkpoints.give_embedding import with_own_embedding
 from dflash_hf.checkpoints.save import write_drafter
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import OptionsError
