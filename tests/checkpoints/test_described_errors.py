@@ -185,7 +185,7 @@ def test_what_z_labs_layout_cannot_say_is_not_written(files: Any, tmp_path: Path
 
 def test_a_part_of_each_head_is_not_written() -> None:
     config = DFlashConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5})
-    with pytest.raises(CheckpointError, match="rotary positions for a part of each head"):
+    with pytest.raises(CheckpointError, match="rotary positions on a part of each head"):
         zlab_config(config, torch.float32)
 
 

@@ -199,7 +199,7 @@ def _name(value):
 def alarmed(model, drafter, stage, alarm):
     """Arguments and hooks with which ``alarm`` is called at ``stage``."""
     modules = {
-        "head": model.lm_head, "embedding": model.get_input_embeddings(), "drafter fc": drafter.fc,
+        "head": model.lm_head, "embedding": model.get_input_embeddings(), "drafter fc": drafter.fusion.fc,
         "drafter layer": drafter.layers[1], "drafter norm": drafter.norm,
         **{f"layer {index}": layer for index, layer in enumerate(model.get_decoder().layers)},
     }  # fmt: skip

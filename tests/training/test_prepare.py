@@ -66,7 +66,7 @@ def test_prepare_gives_what_a_trainer_takes(world, tmp_path, folder):
     Trainer(world.view, recipe, start).train()
     again, _, _ = prepared(world, tmp_path, answers=str(folder), held_out=0, features="online", steps=1)
     assert again.state.step == 1
-    assert torch.equal(again.drafter.fc.weight, start.drafter.fc.weight)
+    assert torch.equal(again.drafter.fusion.fc.weight, start.drafter.fusion.fc.weight)
 
 
 def test_another_target_is_refused_for_answers_and_for_a_resumed_run(world, tmp_path, folder):
