@@ -17,7 +17,20 @@ from transformers import PreTrainedModel
 
 from dflash_hf.checkpoints.load import load_drafter
 from tests.parity.subjects import (
-    BLOCK, MASK, SHAPE, TAPS, WINDOW, Round, layer_types, ours, plain_text, prompt, quiet, randomise, rounds_of, spoken,
+    BLOCK,
+    MASK,
+    SHAPE,
+    TAPS,
+    WINDOW,
+    Round,
+    layer_types,
+    ours,
+    plain_text,
+    prompt,
+    quiet,
+    randomise,
+    rounds_of,
+    spoken,
     tiny_target,
 )  # fmt: skip
 from tests.parity.table import Drafted, Table
@@ -140,7 +153,9 @@ def _compare_text(table: Table, case: str, model: Any, drafter: Any, target: Pre
         Lane.get_candidates = real  # type: ignore[method-assign]
     text = output[0, ids.shape[1] :].tolist()
     drafted, rounds = spoken(target, drafter, ids, _NEW)
-    pairs = [(mine.drafted, block) for mine, block in zip([each for each in rounds if each.drafted], seen, strict=False)]
+    pairs = [
+        (mine.drafted, block) for mine, block in zip([each for each in rounds if each.drafted], seen, strict=False)
+    ]
     same = plain == text == drafted and all(mine == block[: len(mine)] for mine, block in pairs)
     table.add_text(case, same, len(pairs), f"{sum(each.accepted for each in rounds)} drafts kept")
 

@@ -41,7 +41,11 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        return not self.same or not self.rounds or any(part is not None and not part < TOLERANCE for part in (self.hidden, self.logits))
+        return (
+            not self.same
+            or not self.rounds
+            or any(part is not None and not part < TOLERANCE for part in (self.hidden, self.logits))
+        )
 
 
 class Table:

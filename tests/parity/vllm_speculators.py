@@ -4,8 +4,8 @@
     python -m tests.parity.vllm_speculators
 
 It has no inference loop. A round is their training forward over one anchor with all taps before it, and their heads
-walked greedily. Their ``save_pretrained`` writes each drafter, our reader loads it; embedding and full-size head are the
-target's there and are not saved. Exit status 3 where a case differs.
+walked greedily. Their ``save_pretrained`` writes each drafter, our reader loads it; the embedding and a head of full
+size are the target's, and not saved. Exit status 3 where a case differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,20 @@ from transformers import PreTrainedModel, Qwen3Config
 from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.errors import DFlashError
 from tests.parity.subjects import (
-    BLOCK, MASK, SHAPE, TAPS, VOCAB, WIDTH, WINDOW, Round, layer_types, ours, quiet, randomise, rounds_of, tiny_target,
+    BLOCK,
+    MASK,
+    SHAPE,
+    TAPS,
+    VOCAB,
+    WIDTH,
+    WINDOW,
+    Round,
+    layer_types,
+    ours,
+    quiet,
+    randomise,
+    rounds_of,
+    tiny_target,
 )  # fmt: skip
 from tests.parity.table import Drafted, Table
 
@@ -75,7 +88,9 @@ def compare() -> int:
     return table.show()
 
 
-def _compare_rounds(table: Table, case: str, seed: int, kind: str, layers: str, rows: int, keys: dict[str, Any]) -> None:
+def _compare_rounds(
+    table: Table, case: str, seed: int, kind: str, layers: str, rows: int, keys: dict[str, Any]
+) -> None:
     target = tiny_target(seed)
     model, drafter = _both(kind, layers, rows, keys, target, seed)
     for rounds, taps in rounds_of(target, seed):

@@ -19,7 +19,20 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from dflash_hf.checkpoints.load import load_drafter
 from tests.parity.subjects import (
-    BLOCK, MASK, SHAPE, TAPS, WINDOW, Round, layer_types, ours, plain_text, prompt, quiet, randomise, rounds_of, spoken,
+    BLOCK,
+    MASK,
+    SHAPE,
+    TAPS,
+    WINDOW,
+    Round,
+    layer_types,
+    ours,
+    plain_text,
+    prompt,
+    quiet,
+    randomise,
+    rounds_of,
+    spoken,
     tiny_target,
 )  # fmt: skip
 from tests.parity.table import Drafted, Table
@@ -136,7 +149,9 @@ def _scores(model: Any, hidden: Tensor, logits: Tensor, anchor: Tensor, tokens: 
     chooser = model.candidate_selector
     before = chooser.predecessor_codebook(torch.cat([anchor, tokens[:, :-1]], dim=1))
     reading = before * chooser.hidden_projection(hidden)
-    return logits.gather(-1, candidates) + torch.einsum("bjr,bjkr->bjk", reading, chooser.successor_codebook(candidates))
+    return logits.gather(-1, candidates) + torch.einsum(
+        "bjr,bjkr->bjk", reading, chooser.successor_codebook(candidates)
+    )
 
 
 def _compare_text(table: Table, case: str, model: Any, drafter: Any, seed: int) -> None:
