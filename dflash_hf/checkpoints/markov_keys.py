@@ -20,7 +20,7 @@ HEAD_NAMES = (
 
 
 def read_markov(fields: Fields, names: Mapping[str, str], rank: int | None = None) -> dict[str, Any]:
-    """``DFlashConfig.head`` of a DSpark drafter; the parallel head where its rank is 0.
+    """``DFlashConfig.head`` of a DSpark drafter; the parallel head where its rank is 0 and no confidence head is there.
 
     Args:
         fields: the config.
@@ -32,9 +32,13 @@ def read_markov(fields: Fields, names: Mapping[str, str], rank: int | None = Non
     rank = 0 if asked == 0 else fields.integer("markov_rank", *(() if rank is None else (rank,)), drafter=True)
     has_confidence = "head.confidence_proj.weight" in found
     if rank == 0:
-        if found:
-            raise CheckpointError(f"config.json: markov_rank is 0, but the files have {', '.join(sorted(found))}")
-        return {"kind": "parallel"}
+        if others := sorted(name for name in found if not name.startswith("head.confidence_proj.")):
+            raise CheckpointError(f"config.json: markov_rank is 0, but the files have {', '.join(others)}")
+        if not found:
+            return {"kind": "parallel"}
+        if fields.flag("confidence_head_with_markov", None, drafter=True):
+            raise CheckpointError("config.json: confidence_head_with_markov is true, but markov_rank is 0")
+        return {"kind": "markov", "type": "vanilla", "rank": 0, "confidence": "hidden"}
     key = "enable_confidence_head" if fields.drafter("use_confidence_head") is None else "use_confidence_head"
     stated = fields.flag(key, None, drafter=True)
     if stated and not has_confidence:

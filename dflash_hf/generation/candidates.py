@@ -93,7 +93,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
             positions = torch.arange(position, position + slots, device=drafter.device)[None]
             hidden = drafter(self.embed(ids), position_ids=positions, cache=self.context).last_hidden_state
         with self._clock.phase("head"):
-            draft: Draft = drafter.head.propose(self._block(hidden[:, first : first + count], ids[:, :1]), warp)
+            draft: Draft = drafter.head.propose(self._block(hidden[:, : first + count], ids[:, :1]), warp)
             return draft
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -110,10 +110,10 @@ class DFlashCandidateGenerator(CandidateGenerator):
 
     def _block(self, hidden_states: Tensor, anchor: Tensor) -> Block:
         drafter, config = self.drafter, self.drafter.config
-        own = config.draft_vocab_size is not None
+        own, first = config.draft_vocab_size is not None, config.first_slot
         return Block(
-            hidden_states,
-            config.first_slot,
+            hidden_states[:, first:],
+            first,
             anchor,
             drafter.lm_head if own else lambda states: self.view.project(states).to(drafter.device),
             self._scale,
@@ -121,6 +121,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
             self.view.logit_columns,
             drafter.vocabulary if config.reduced_vocabulary else None,
             self._least_confidence,
+            hidden_states[:, :first],
         )
 
     def _scale(self, outputs: Tensor) -> Tensor:

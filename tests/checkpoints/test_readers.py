@@ -286,3 +286,15 @@ def test_muse_missing_keys_take_its_class_defaults_and_are_shown() -> None:
     writer = "default of transformers' MuseGlimmerAssistantConfig"
     for entry in ("block_size=16", "mask_token_id=201818", "sliding_window=2048", "rope_theta=500000.0"):
         assert f"{entry}: {writer}" in reading.defaults
+
+
+def test_a_confidence_head_may_stand_without_a_markov_head() -> None:
+    """speculators and DeepSpec write one where ``markov_rank`` is 0; it then reads the hidden state alone."""
+    names = [*tiny_tensors(tiny_config()), "confidence_head.proj.weight", "confidence_head.proj.bias"]
+    config = nested(projector_type="dspark", markov_rank=0, enable_confidence_head=True)
+    assert read(config, names).config.head == {"kind": "markov", "type": "vanilla", "rank": 0, "confidence": "hidden"}
+    config["dflash_config"]["confidence_head_with_markov"] = True
+    with pytest.raises(CheckpointError, match="confidence_head_with_markov is true, but markov_rank is 0"):
+        read(config, names)
+    with pytest.raises(CheckpointError, match=r"markov_rank is 0, but the files have head.markov_w1.weight"):
+        read(config, [*names, "markov_head.markov_w1.weight"])

@@ -134,6 +134,34 @@ def test_a_chain_is_its_slow_walk(name, columns, softcap):
     assert torch.equal(again.logits, draft.logits), "nothing is carried from block to block"
 
 
+def test_a_recurrent_markov_head_starts_at_slot_0_with_the_anchor():
+    """Where slot 0 proposes nothing its state still counts, as in speculators' training; other kinds have none."""
+    head, own = markov("rnn", V), tables(V)
+    skipped = torch.randn(1, 1, D, generator=torch.Generator().manual_seed(9))
+    draft = head.propose(replace(block(), skipped=skipped))
+    own["hidden"], state, token = torch.cat([skipped, own["hidden"]], dim=1), {}, 2
+    for row in range(1 + J):
+        logits = slow_markov(head, own, lambda hidden: own["head"].double() @ hidden * 0.5, token, row, state)
+        if row:
+            torch.testing.assert_close(draft.logits[0, row - 1].double(), logits, atol=1e-5, rtol=1e-5)
+            token = int(logits.argmax())
+    assert not torch.allclose(draft.logits, head.propose(block()).logits, atol=1e-2)
+    for kind in ("vanilla", "gated"):
+        other = markov(kind, V)
+        assert torch.equal(other.propose(replace(block(), skipped=skipped)).logits, other.propose(block()).logits)
+
+
+def test_a_confidence_head_without_a_markov_head_leaves_the_logits_alone():
+    head = filled(MarkovHead(width=D, rank=0, kind="vanilla", tokens=V, columns=V, confidence="hidden"))
+    assert sorted(name for name, _ in head.named_parameters()) == ["confidence_proj.bias", "confidence_proj.weight"]
+    own, draft = tables(V), head.propose(block())
+    torch.testing.assert_close(draft.logits, own["hidden"] @ own["head"].T * 0.5)
+    assert torch.equal(draft.tokens, ParallelHead().propose(block()).tokens)
+    kept = torch.sigmoid(own["hidden"][0] @ head.confidence_proj.weight[0] + head.confidence_proj.bias[0]).cumprod(0)
+    short = head.propose(replace(block(), least_confidence=float(kept[1])))
+    assert short.tokens.shape[1] == 2
+
+
 @pytest.mark.parametrize("columns", [V, W], ids=["whole", "reduced"])
 @pytest.mark.parametrize("name", sorted(CHAINS))
 def test_a_drawn_chain_hands_out_the_q_given_what_was_drawn(name, columns):

@@ -34,6 +34,7 @@ class Block:
     vocab_size: int  # V, of the target's logits
     vocabulary: Tensor | None = None  # ids [W] of the head's columns; None: column = id
     least_confidence: float = 0.0  # a head that can tell ends its draft where it expects less than this to be kept
+    skipped: Tensor | None = None  # [1, first_slot, D] of the slots before row 0
 
 
 @dataclass(frozen=True, slots=True)

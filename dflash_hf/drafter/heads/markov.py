@@ -4,7 +4,8 @@
     gated    bias = W2 (sigmoid(G [h ; e(p)]) * e(p))
     rnn      z = J [s ; e(p) ; h] = [g, c, o];  s <- sigmoid(g) s + (1 - sigmoid(g)) tanh(c);  bias = W2 tanh(o)
 
-h is the slot's hidden state after the final norm, s starts at zero in every block. The confidence head gives a logit of
+h is the slot's hidden state after the final norm, s starts at zero in every block: at slot 0, which is trained with the
+anchor as p whether it proposes or not. The confidence head gives a logit of
 "this slot's proposal will be kept" from h, and e(p) where it was trained with it; it may shorten a draft, and changes
 nothing else.
 """
@@ -29,7 +30,7 @@ Bias = Callable[[Tensor, Tensor], Tensor]  # hidden state [1, D], embedding of t
 class MarkovHead(ChainHead):
     """Args:
     width: D.
-    rank: r.
+    rank: r; 0 for a confidence head alone, which reads h.
     kind: one of ``MARKOV_TYPES``.
     tokens: ids that may stand before a slot: the target's.
     columns: W, of the LM head.
@@ -41,8 +42,9 @@ class MarkovHead(ChainHead):
     ) -> None:
         super().__init__()
         self.kind, self.rank = kind, rank
-        self.markov_w1 = nn.Embedding(tokens, rank)
-        self.markov_w2 = nn.Linear(rank, columns, bias=False)
+        if rank:
+            self.markov_w1 = nn.Embedding(tokens, rank)
+            self.markov_w2 = nn.Linear(rank, columns, bias=False)
         if kind == "gated":
             self.gate_proj = nn.Linear(width + rank, rank)
         elif kind == "rnn":
@@ -70,7 +72,13 @@ class MarkovHead(ChainHead):
 
     def slots(self, block: Block) -> Slot:
         hidden = block.hidden_states
-        backbone, bias = block.scale(block.project(hidden)), self.bias()
+        backbone = block.scale(block.project(hidden))
+        if not self.rank:
+            return lambda row, token: backbone[:, row]
+        bias = self.bias()
+        if self.kind == "rnn" and block.skipped is not None:
+            for slot in block.skipped.unbind(dim=1):
+                bias(slot, self.markov_w1(block.anchor[:, 0]))
 
         def logits(row: int, token: Tensor) -> Tensor:
             return backbone[:, row] + bias(hidden[:, row], self.markov_w1(token[:, 0])).float()
