@@ -79,6 +79,12 @@ def _problems(view: TargetView, drafter: DFlashDrafter) -> list[str]:
             f"it was trained for a target of {config.num_target_layers} layers, this one has {view.num_layers}"
         )
     found += _vocabularies(view, drafter)
+    flash = (config._attn_implementation or "").startswith("flash")
+    if flash and config.window_rule != "query" and any(config.layer_windows):
+        found.append(
+            "its windows are not counted from each slot's own place, which flash attention cannot mask (load it with "
+            "attn_implementation='sdpa')"
+        )
     return found
 
 

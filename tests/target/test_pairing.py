@@ -71,3 +71,15 @@ def test_targets_that_cannot_be_drafted_for_are_refused_by_name():
 def test_a_block_of_one_is_no_block():
     with pytest.raises(CheckpointError, match="block_size 1"):
         tiny_config(tiny_target(), block_size=1)
+
+
+def test_flash_attention_is_refused_where_it_cannot_say_the_window():
+    target = tiny_target()
+    for rule, refused in (("query", False), ("anchor", True), ("context", True)):
+        drafter = DFlashDrafter(tiny_config(target, layer_windows=[6, None], window_rule=rule))
+        drafter.config._attn_implementation = "flash_attention_2"
+        if refused:
+            with pytest.raises(IncompatiblePairError, match="flash attention cannot mask"):
+                check_pair(target, drafter)
+        else:
+            check_pair(target, drafter)
