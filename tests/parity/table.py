@@ -26,6 +26,7 @@ class Drafted:
     logits: Tensor  # [1, J, W] of the proposing slots: after multiplier, cap and head
     tokens: Tensor  # [1, J] proposed ids
     candidates: Tensor | None = None  # ids [1, J, W] of the columns, where a selector chose them
+    unary: Tensor | None = None  # their logits [1, J, V] that the candidates are the best of
 
 
 @dataclass
@@ -56,17 +57,23 @@ class Table:
         self._rows: dict[str, Row] = {}
 
     def add(self, case: str, theirs: Drafted, ours: Drafted) -> None:
-        """Compare one round; of columns in another order the same ids are set against each other first."""
+        """Compare one round; of columns in another order the same ids are set against each other first.
+
+        Two sides that round differently may break a tie for the last candidate differently: where their own logits show
+        it to be one, that slot's scores are left out, and the row says so.
+        """
         row = self._row(case)
         row.rounds += 1
         logits = [theirs.logits, ours.logits]
         if theirs.candidates is not None and ours.candidates is not None:
-            orders = [side.candidates.sort(-1) for side in (theirs, ours)]  # type: ignore[union-attr]
-            if not torch.equal(orders[0].values, orders[1].values):
-                row.same = False
-                row.notes.append("other candidates")
-                return
+            orders = [side.sort(-1) for side in (theirs.candidates, ours.candidates)]
             logits = [part.gather(-1, order.indices) for part, order in zip(logits, orders, strict=True)]
+            alike = (orders[0].values == orders[1].values).all(dim=-1)
+            for slot in (~alike[0]).nonzero().flatten().tolist():
+                tie = _is_tie(theirs, ours, slot)
+                row.same &= tie
+                row.notes.append("a tie for the last candidate" if tie else f"other candidates in row {slot}")
+            logits = [part[alike] for part in logits]
         row.hidden = max(row.hidden or 0.0, _apart(theirs.hidden, ours.hidden))
         row.logits = max(row.logits or 0.0, _apart(*logits))
         row.same &= torch.equal(theirs.tokens.flatten(), ours.tokens.flatten())
@@ -102,4 +109,14 @@ class Table:
 
 
 def _apart(theirs: Tensor, ours: Tensor) -> float:
-    return (theirs.float().reshape(ours.shape) - ours.float()).abs().max().item()
+    apart = (theirs.float().reshape(ours.shape) - ours.float()).abs()
+    return apart.max().item() if apart.numel() else 0.0
+
+
+def _is_tie(theirs: Drafted, ours: Drafted, slot: int) -> bool:
+    """Whether all ids that only one side has as candidates are as good as their last one, by their own logits."""
+    assert theirs.candidates is not None and ours.candidates is not None and theirs.unary is not None
+    chosen, other = (set(side.candidates[0, slot].tolist()) for side in (theirs, ours))  # type: ignore[union-attr]
+    scores = theirs.unary[0, slot].float()
+    last = scores[sorted(chosen)].min()
+    return bool(((scores[sorted(chosen ^ other)] - last).abs() < TOLERANCE).all())

@@ -194,7 +194,7 @@ def _selected(model: Any, hidden: Tensor, logits: Tensor, anchor: Tensor, first:
 
     tokens, rows = _walk(anchor, first, step)
     candidates, scores = (torch.cat(part, dim=1) for part in zip(*rows, strict=True))
-    return Drafted(hidden, scores, tokens, candidates)
+    return Drafted(hidden, scores, tokens, candidates, logits[:, first:])
 
 
 if __name__ == "__main__":

@@ -141,7 +141,8 @@ def _proposed(model: Any, head: Any, hidden: Tensor, anchor: Tensor) -> Drafted:
     if not isinstance(model, package.DFlash2DraftModel):
         return Drafted(hidden, logits, logits.argmax(dim=-1))
     tokens, candidates, _ = model.propose(hidden[:, 1:], anchor[:, 0], head, 0.0)
-    return Drafted(hidden, _scores(model, hidden[:, 1:], logits, anchor, tokens, candidates), tokens, candidates)
+    scores = _scores(model, hidden[:, 1:], logits, anchor, tokens, candidates)
+    return Drafted(hidden, scores, tokens, candidates, logits)
 
 
 def _scores(model: Any, hidden: Tensor, logits: Tensor, anchor: Tensor, tokens: Tensor, candidates: Tensor) -> Tensor:
