@@ -14,6 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
+from dflash_hf.checkpoints.contradictions import (
+    refuse_missing_variant,
+    refuse_other_slots,
+    refuse_unread_window,
+)
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
@@ -37,6 +42,8 @@ _MIX, _GATE, _CORRECTION = "fusion.mix", "fusion.gate", "head.down_proj.weight"
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate any of the variants."""
     fields = Fields(config, "AngelSpec's config class")
+    refuse_unread_window(fields)
+    refuse_other_slots(fields, 1)
     body = read_body(fields, QWEN3_DEFAULTS)
     layers = body["num_hidden_layers"]
     sliding = read_layer_types(fields, layers)
@@ -80,10 +87,15 @@ def _read_taps(fields: Fields, layers: int) -> dict[str, Any]:
 
 def _variant(fields: Fields, body: Mapping[str, Any], tensors: TensorTable, names: Mapping[str, str]) -> dict[str, Any]:
     found = set(names.values())
+    refuse_missing_variant(fields, found)
     own: dict[str, Any] = {}
     if _MIX in found:
         own["fusion"] = "mixed_concat" if "fusion.fc.weight" in found else "mixed"
         own["context_projections"] = any(".context_k_proj." in name for name in found)
+        if own["fusion"] == "mixed" and not own["context_projections"]:
+            raise CheckpointError(
+                "the files mix taps per layer as DFlare does, but have no k_proj_target and v_proj_target"
+            )
     if _GATE in found:
         own["fusion"] = "gated"
         if (body["target_hidden_size"] or body["hidden_size"]) != body["hidden_size"]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_hf.checkpoints.contradictions import refuse_unread_window
 from dflash_hf.checkpoints.described import from_descriptions
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
@@ -20,7 +21,6 @@ from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
 from dflash_hf.checkpoints.own import read_own_parts
 from dflash_hf.checkpoints.reading import Reading, canonical_names
 from dflash_hf.checkpoints.zlab import RENAMES, finish, read_zlab_body
-from dflash_hf.errors import CheckpointError
 
 __all__ = ["read"]
 
@@ -28,11 +28,7 @@ __all__ = ["read"]
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a DSpark checkpoint."""
     fields = Fields(config, "DSpark's writers")
-    if fields.flag("shift_label", None, drafter=True) is False:
-        raise CheckpointError(
-            "config.json: shift_label is false for a DSpark drafter; its slots predict the next position in every "
-            "training code that writes this layout"
-        )
+    refuse_unread_window(fields)
     body = read_zlab_body(fields, lowest_tap=-1, interleaved=True)
     if _is_lfm_without_key(fields):
         fields.filled("rope_is_neox_style", False, "mlx-vlm's rule for LFM architectures")

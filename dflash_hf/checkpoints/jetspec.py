@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_hf.checkpoints.contradictions import refuse_unread_window
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Reading, canonical_names
@@ -23,6 +24,7 @@ _ADAPTER = "fusion.adapter.weight"
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a JetSpec checkpoint."""
     fields = Fields(config, "JetSpec's writer")
+    refuse_unread_window(fields)
     body = read_zlab_body(fields)
     if fields.flag("causal_head", False, drafter=True):
         body["layer_causal"] = [True] * body["num_hidden_layers"]

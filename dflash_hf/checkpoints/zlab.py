@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
+from dflash_hf.checkpoints.contradictions import refuse_other_slots
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.mask_embedding import MASK_EMBEDDING
@@ -58,6 +59,7 @@ def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Re
         raise UnsupportedCheckpointError(
             f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is 'qwen3', whatever its target is"
         )
+    refuse_other_slots(fields, body.get("first_slot", 1))
     body["mask_token_id"] = read_mask_token(fields)
     body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)
     body |= read_scales(fields)

@@ -148,7 +148,8 @@ class DFlashDrafter(PreTrainedModel):
             seen = visible_keys(block, places, window=window, causal=causal, rule=rule)
         if allowed is not None:
             seen = allowed if seen is None else seen & allowed
-        return attention_mask_for(self.config._attn_implementation, seen, dtype)
+        attention = "sdpa" if self.config.attention_sinks else self.config._attn_implementation  # sinks have their own
+        return attention_mask_for(attention, seen, dtype)
 
     # Files: checkpoints/ reads and writes dialects and stands to the right of this room, so it is looked up late.
 

@@ -148,11 +148,11 @@ class DFlashCandidateGenerator(CandidateGenerator):
 
         The first call of a generation drafts nothing, so that the host's prefill makes the hidden states.
         """
+        if reads_raw_last(self.drafter.config, self.view.num_layers):
+            raise UnsupportedCallError(RAW_LAST)
         if is_first_iteration or model_outputs is None:
             return input_ids, None
         length = input_ids.shape[1]
-        if reads_raw_last(self.drafter.config, self.view.num_layers):
-            raise UnsupportedCallError(RAW_LAST)
         hidden = model_outputs.hidden_states
         verified = n_last_matches + 1 if self.context.length else hidden[-1].shape[1]
         layers = self.drafter.config.target_layer_ids

@@ -13,8 +13,9 @@ import platform
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import psutil
@@ -59,6 +60,9 @@ class PackedWeights:
 
     def __enter__(self) -> PackedWeights:
         linears = [] if self._pack == "never" or not _machine_packs() else list(_packable(self._modules))
+        if self._pack != "never":
+            with _LOCK:
+                _forget_others(self._modules, linears)
         if self._pack == "always" and not linears:
             raise OptionsError(
                 "pack_weights='always' finds nothing to pack: it takes plain linear layers in float32 on an x86 CPU"
@@ -106,8 +110,13 @@ class _Reader:
     def let_out(self) -> None:
         self._threads[threading.get_ident()] -= 1
         self._threads += Counter()  # drops what is not above 0
-        if not self._threads and (linear := self._linear()) is not None:
-            vars(linear).pop("forward", None)
+        linear = self._linear()
+        if not self._threads and linear is not None and vars(linear).get("forward") is self:
+            del vars(linear)["forward"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A model that is copied or pickled meanwhile takes no part: its layers compute as ever."""
+        return partial, (nn.Linear.forward, self._linear())
 
     @property
     def in_use(self) -> bool:
@@ -116,7 +125,9 @@ class _Reader:
     def __call__(self, hidden_states: Tensor) -> Tensor:
         linear = self._linear()
         assert linear is not None, "a layer that is called is alive"
-        if torch.compiler.is_compiling():
+        # A product of copies has no gradient, and somebody may have put other weights in their place for a moment.
+        changed = linear.weight.data_ptr() != self.stamp.place
+        if torch.compiler.is_compiling() or torch.is_grad_enabled() or changed:
             return nn.Linear.forward(linear, hidden_states)
         dtype = hidden_states.dtype
         lone = dtype != torch.float32 and hidden_states.shape[:-1].numel() == 1  # half the bytes to read
@@ -127,7 +138,6 @@ class _Reader:
         return product.to(dtype)
 
 
-_READ = (_Reader, type(None))  # what a plain layer may have as a ``forward`` of its own
 _COPIES: WeakKeyDictionary[nn.Linear, _Reader] = WeakKeyDictionary()
 _LOCK = threading.RLock()
 
@@ -143,15 +153,30 @@ def _reader_of(linear: nn.Linear) -> _Reader | None:
     return reader
 
 
-def _stamp(weight: Tensor) -> tuple[int, int]:
-    """Where the weights are and the sum of their bits, at the price of reading them once."""
-    bits = weight.detach().reshape(-1).view(torch.uint8)
-    start = -bits.data_ptr() % 8  # eight bytes at a time, from where they are aligned
-    end = start + (bits.numel() - start) // 8 * 8
-    whole = bits[start:end]
-    if whole.storage_offset() % 8:
-        return weight.data_ptr(), int(bits.view(torch.int32 if weight.itemsize == 4 else torch.int16).sum())
-    return weight.data_ptr(), int(whole.view(torch.int64).sum() + bits[:start].sum() + bits[end:].sum())
+class _Stamp(NamedTuple):
+    """What tells weights from others: where they are, torch's count of changes, and sums of their bits."""
+
+    place: int
+    version: int | None
+    sums: tuple[int, int]
+
+
+def _stamp(weight: Tensor) -> _Stamp:
+    """At the price of reading the weights twice. ``.data`` can be written to without torch's counting it.
+
+    The sums are over rows and over columns, each weighted by its place, so that a change of order shows too.
+    """
+    version = None if weight.is_inference() else weight._version
+    flat = weight.detach().reshape(-1).view(torch.uint8)
+    wide = torch.int64 if flat.data_ptr() % 8 == 0 and flat.storage_offset() % 8 == 0 else torch.uint8
+    if wide == torch.int64 and weight.shape[-1] * weight.itemsize % 8:
+        wide = torch.uint8
+    bits = flat.view(wide).view(len(weight), -1)
+    return _Stamp(weight.data_ptr(), version, (_weighted(bits.sum(dim=1)), _weighted(bits.sum(dim=0))))
+
+
+def _weighted(sums: Tensor) -> int:
+    return int((sums * torch.arange(1, 2 * len(sums), 2)).sum())
 
 
 def _packable(modules: Iterable[nn.Module]) -> Iterator[nn.Linear]:
@@ -163,10 +188,23 @@ def _packable(modules: Iterable[nn.Module]) -> Iterator[nn.Linear]:
         if not isinstance(linear, nn.Linear) or type(linear) is not nn.Linear:
             continue
         weight, forward = linear._parameters.get("weight"), vars(linear).get("forward")
-        if type(weight) is not nn.Parameter or type(weight.data) is not Tensor or type(forward) not in _READ:
+        if type(weight) is not nn.Parameter or type(weight.data) is not Tensor or not _is_own(linear, forward):
             continue
         if weight.device.type == "cpu" and weight.dtype in dtypes and weight.is_contiguous():
             yield linear
+
+
+def _is_own(linear: nn.Linear, forward: Any) -> bool:
+    """Whether a ``forward`` found in the layer's own attributes is nobody else's: none, ours, or a copied model's."""
+    copied = isinstance(forward, partial) and forward.func is nn.Linear.forward and forward.args[:1] == (linear,)
+    return forward is None or isinstance(forward, _Reader) or copied
+
+
+def _forget_others(modules: Iterable[nn.Module], linears: list[nn.Linear]) -> None:
+    """Drop copies of layers that cannot read them any more: of another dtype or device since."""
+    for layer in {each for module in modules for each in module.modules()} - set(linears):
+        if isinstance(layer, nn.Linear) and (reader := _COPIES.get(layer)) is not None and not reader.in_use:
+            del _COPIES[layer]
 
 
 def _worth_it(linears: list[nn.Linear]) -> bool:

@@ -119,6 +119,13 @@ def _vocabularies(view: TargetView, drafter: DFlashDrafter) -> list[str]:
     if tables and stored is not None and stored < view.logit_columns:
         found.append(f"its tables are of {stored} ids, the target may say any of {view.logit_columns}")
     columns = config.draft_vocab_size
+    if columns is None and config.head["kind"] in _CORRECTING and stored not in (None, view.logit_columns):
+        found.append(f"its head corrects logits of {stored} ids, the target's are of {view.logit_columns}")
+    if columns is not None and not config.reduced_vocabulary and columns < view.logit_columns:
+        found.append(
+            f"its own head has {columns} rows for the target's {view.logit_columns} ids, and the files do not say "
+            "which ids they are (d2t)"
+        )
     if config.reduced_vocabulary:
         columns = int(drafter.vocabulary.max()) + 1
     if columns is not None and columns > view.logit_columns:
@@ -127,6 +134,7 @@ def _vocabularies(view: TargetView, drafter: DFlashDrafter) -> list[str]:
 
 
 _TABLES = ("markov", "selector")  # heads that look the token before a slot up
+_CORRECTING = ("markov", "gru")  # heads that add something to every logit
 
 
 def _doubts(view: TargetView, drafter: DFlashDrafter) -> list[str]:

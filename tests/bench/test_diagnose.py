@@ -124,6 +124,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # trained as,
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     right, wrong, field = FAULTS[fault]

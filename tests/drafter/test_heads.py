@@ -250,3 +250,18 @@ def test_a_draft_ends_where_little_is_expected_to_be_kept(drawn):
 def test_a_head_without_confidence_ends_no_draft():
     head = filled(MarkovHead(width=D, rank=3, kind="vanilla", tokens=V, columns=V))
     assert head.propose(replace(block(), least_confidence=1.0)).tokens.shape == (1, J)
+
+
+@pytest.mark.parametrize("warp", [
+    lambda logits: logits.masked_fill(torch.isin(torch.arange(V), VOCABULARY), -torch.inf),
+    lambda logits: logits / 1e-38 / 1e-38,
+], ids=["all suppressed", "not finite"])  # fmt: skip
+@pytest.mark.parametrize("name", ["parallel", "selector", *sorted(CHAINS)])
+def test_where_a_warper_leaves_nothing_the_drafters_own_q_is_drawn_from(name, warp):
+    head = {
+        "parallel": lambda: ParallelHead(),
+        "selector": lambda: filled(SelectorHead(width=D, rank=3, top_k=3, tokens=V)),
+    }.get(name, lambda: CHAINS[name][0](W))()  # fmt: skip
+    draft = head.propose(block(W), warp)
+    torch.testing.assert_close(draft.q.sum(-1), torch.ones(1, J))
+    assert (draft.probabilities() > 0).all()

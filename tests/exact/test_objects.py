@@ -90,6 +90,7 @@ def _alive() -> tuple[int, int]:
     return tensors, sum(tables)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*reduce_op:FutureWarning")  # a deprecated name that gc comes across in torch
 @pytest.mark.parametrize("pair", ["mistral"], indirect=True)
 def test_two_hundred_calls_leave_nothing_behind(pair, tokenizer):

@@ -56,7 +56,7 @@ def proposer(name, reduced):
 
 
 @pytest.mark.parametrize("reduced", [False, True], ids=["whole", "reduced"])
-@pytest.mark.parametrize("warpers", ["none", "top_k", "repetition_penalty"])
+@pytest.mark.parametrize("warpers", ["none", "repetition_penalty"])
 @pytest.mark.parametrize("proposals", ["argmax", "sampled"])
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_the_joint_distribution_is_plain_decodings(branches, monkeypatch, name, proposals, warpers, reduced):

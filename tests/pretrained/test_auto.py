@@ -57,6 +57,7 @@ def test_offline_the_hub_is_not_asked(offline: str, hub: Hub, monkeypatch: pytes
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_an_unknown_target_gets_the_nearest_and_the_way_out(hub: Hub) -> None:
     with pytest.raises(OptionsError, match=r"names it as base_model\. The nearest known target is Qwen/Qwen3-8B") as e:
         choose_drafter("Qwen/Qwen3-8B-Base")

@@ -65,6 +65,7 @@ def test_generate_with_the_embedded_pair_accepts_drafts_and_keeps_the_text() -> 
     assert "warning" not in result.stderr
 
 
+@pytest.mark.slow
 @needs_pair
 def test_simulated_tau_is_within_two_percent_of_decoding() -> None:
     """One teacher-forced pass over what the pair wrote tells what its rounds accepted."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -25,6 +27,13 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 NATIVE_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+@pytest.fixture(autouse=True)
+def _as_generate_does():
+    """Copies are read where no gradients are recorded."""
+    with torch.no_grad():
+        yield
+
+
 def layer(inputs: int = 24, outputs: int = 40, bias: bool = True, seed: int = 0) -> nn.Linear:
     torch.manual_seed(seed)
     return nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
@@ -34,13 +43,14 @@ def packed(*modules: nn.Module) -> PackedWeights:
     return PackedWeights(modules, "always")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 20), st.booleans(), st.booleans())
 def test_a_packed_product_is_the_layers_own(inputs, outputs, rows, bias, strided):
     linear = layer(inputs, outputs, bias)
     states = torch.randn(2, 2 * rows, inputs)[:, ::2] if strided else torch.randn(2, rows, inputs)
     own = linear(states)
-    with packed(linear):
+    with packed(linear) as weights:
+        assert weights.bytes == linear.weight.nbytes
         torch.testing.assert_close(linear(states), own, **CLOSE)
     assert torch.equal(linear(states), own)
 
@@ -85,14 +95,17 @@ def test_the_same_weights_are_packed_once():
 
 def test_other_threads_get_the_layers_own_product():
     linear, states, seen = layer(200, 300), torch.randn(1, 6, 200), []
-    own = linear(states)
+
+    def other():
+        own = nn.functional.linear(states, linear.weight, linear.bias)
+        seen.append(torch.equal(linear(states), own))
+
     with packed(linear):
-        calls = vars(linear)["forward"]
-        thread = threading.Thread(target=lambda: seen.append((linear(states), torch.equal(calls(states), own))))
+        assert not torch.equal(linear(states), nn.functional.linear(states, linear.weight, linear.bias))
+        thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert torch.equal(seen[0][0], own)
-    assert seen[0][1]
+    assert seen == [True]
 
 
 def test_two_threads_read_one_copy_and_the_last_one_clears_up():
@@ -217,3 +230,56 @@ def test_a_drafted_call_with_packed_weights_gives_plain_text_and_leaves_the_pair
 def test_an_unknown_word_is_refused():
     with pytest.raises(OptionsError, match="pack_weights"):
         DFlashOptions(pack_weights=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights_in_another_order_are_packed_anew(axis):
+    linear, states = layer(), torch.randn(1, 4, 24)
+    with packed(linear):
+        linear(states)
+    linear.weight.data.copy_(linear.weight.flip(axis).clone())  # the same numbers, at the same place
+    own = linear(states)
+    with packed(linear):
+        torch.testing.assert_close(linear(states), own, **CLOSE)
+
+
+def test_gradients_flow_where_somebody_asks_for_them_meanwhile():
+    linear, states = layer(), torch.randn(1, 4, 24, requires_grad=True)
+    with packed(linear):
+        with torch.enable_grad():
+            linear(states).sum().backward()
+        assert not linear(states).requires_grad
+    torch.testing.assert_close(states.grad[0, 0], linear.weight.sum(dim=0), **CLOSE)
+
+
+def test_a_model_is_copied_and_pickled_meanwhile():
+    linear, states = nn.Sequential(layer()), torch.randn(1, 4, 24)
+    own = linear(states)
+    with packed(linear):
+        copied, pickled = copy.deepcopy(linear), pickle.loads(pickle.dumps(linear))
+    for model in (copied, pickled):
+        assert torch.equal(model(states), own)
+        model[0].weight.data.zero_()
+        assert not (model(states) - model[0].bias).abs().max(), "it reads its own weights"
+        with packed(model):
+            assert not (model(states) - model[0].bias).abs().max()
+
+
+def test_what_is_put_in_the_weights_place_meanwhile_counts():
+    linear, states = layer(), torch.randn(1, 4, 24)
+    zeros = {"weight": torch.zeros(40, 24), "bias": torch.zeros(40)}
+    with packed(linear):
+        assert not torch.func.functional_call(linear, zeros, states).any()
+        linear.forward = other = lambda states: states
+    assert vars(linear)["forward"] is other, "somebody else's forward stays"
+
+
+def test_copies_that_cannot_be_read_any_more_are_dropped():
+    linear = layer()
+    with packed(linear):
+        pass
+    assert linear in packing._COPIES
+    linear.half()
+    with PackedWeights([linear], "auto"):
+        pass
+    assert linear not in packing._COPIES

@@ -50,6 +50,7 @@ def test_two_processes_equal_one(tmp_path):
         torch.testing.assert_close(weight, weights[name], atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_dealt_out_is_refused_by_every_process(tmp_path):
     done = launch(tmp_path, 2, {**OPTIONS, "documents_per_step": 3})
     assert done.returncode != 0

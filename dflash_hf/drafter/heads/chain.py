@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from dflash_hf.drafter.heads.draft import Block, Draft, Warp, draw, spread
+from dflash_hf.drafter.heads.draft import Block, Draft, Warp, chances, draw, spread
 
 __all__ = ["ChainHead", "Slot"]
 
@@ -36,7 +36,7 @@ class ChainHead(nn.Module):
                 column = logits.argmax(dim=-1)
                 token = (column if block.vocabulary is None else block.vocabulary[column])[:, None]
             else:
-                q = torch.softmax(warp(spread(logits, block.vocabulary, block.vocab_size)).float(), dim=-1)
+                q = chances(spread(logits, block.vocabulary, block.vocab_size), warp)
                 token = draw(q)[:, None]
                 drawn.append(q)
             tokens.append(token)

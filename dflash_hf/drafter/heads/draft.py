@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Block", "Draft", "Warp", "draw", "scaled_logits", "spread"]
+__all__ = ["Block", "Draft", "Warp", "chances", "draw", "scaled_logits", "spread"]
 
 Warp = Callable[[Tensor], Tensor]  # float32 logits [n, V] -> what is drawn from, as a sampling call's warpers have it
 
@@ -74,6 +74,17 @@ class Draft:
 def draw(probabilities: Tensor) -> Tensor:
     """One token [n] from each row of ``probabilities`` [n, V]; rows need not be normalised."""
     return torch.multinomial(probabilities, num_samples=1).squeeze(-1)
+
+
+def chances(logits: Tensor, warp: Warp) -> Tensor:
+    """q [n, V] to draw from: the softmax of what ``warp`` makes of spread logits [n, V].
+
+    Where it leaves nothing (every id a head can propose is suppressed) or nothing finite, the row is drawn from as the
+    drafter has it: any q is exact, as long as it is the one that was drawn from.
+    """
+    warped = warp(logits).float()
+    usable = torch.isfinite(warped.amax(dim=-1, keepdim=True))
+    return torch.softmax(torch.where(usable, warped, logits.float()), dim=-1)
 
 
 def spread(logits: Tensor, vocabulary: Tensor | None, vocab_size: int) -> Tensor:

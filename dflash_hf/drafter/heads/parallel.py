@@ -6,10 +6,9 @@ keeps more than drawing: slots drawn each on its own make an incoherent block. D
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
-from dflash_hf.drafter.heads.draft import Block, Draft, Warp, draw, spread
+from dflash_hf.drafter.heads.draft import Block, Draft, Warp, chances, draw, spread
 
 __all__ = ["ParallelHead"]
 
@@ -27,6 +26,5 @@ class ParallelHead(nn.Module):
             columns = outputs.argmax(dim=-1)
             tokens = columns if block.vocabulary is None else block.vocabulary[columns]
             return Draft(tokens, outputs, block.scale, block.vocabulary)
-        scores = warp(spread(block.scale(outputs)[0], block.vocabulary, block.vocab_size))
-        q = torch.softmax(scores.float(), dim=-1)
+        q = chances(spread(block.scale(outputs)[0], block.vocabulary, block.vocab_size), warp)
         return Draft(draw(q)[None], outputs, block.scale, block.vocabulary, q[None])

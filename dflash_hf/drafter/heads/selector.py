@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dflash_hf.drafter.heads.draft import Block, Draft, Warp, draw, spread
+from dflash_hf.drafter.heads.draft import Block, Draft, Warp, chances, draw, spread
 
 __all__ = ["SelectorHead"]
 
@@ -46,7 +46,7 @@ class SelectorHead(nn.Module):
             if warp is None:
                 token = candidates[:, slot].gather(1, scores.argmax(dim=-1, keepdim=True))
             else:
-                q = torch.softmax(warp(spread(scores, candidates[:, slot], block.vocab_size)).float(), dim=-1)
+                q = chances(spread(scores, candidates[:, slot], block.vocab_size), warp)
                 token = draw(q)[:, None]
                 drawn.append(q)
             tokens.append(token)

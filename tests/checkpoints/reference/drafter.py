@@ -88,6 +88,7 @@ class SlowDrafter:
                 lambda state: self.logits(target, state),
                 self.columns or list(range(len(target.head))),
                 lambda token: self.embed(target, token),
+                hidden[: self.first],
             )
         )
 

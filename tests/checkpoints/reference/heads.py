@@ -6,7 +6,7 @@ Every walk takes ``Slots`` and gives rows of scores with the ids they are of, an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ class Slots:
     logits: Callable[[Vector], Vector]  # LM head, multiplier and soft cap
     ids: list[int]  # of the head's columns
     embed: Callable[[int], Vector]  # as the block's own slots
+    skipped: list[Vector] = field(default_factory=list)  # hidden states of the slots before the first
 
 
 Walk = Callable[[Slots], tuple[list[Row], list[int]]]
@@ -64,6 +65,8 @@ def markov(w: Mapping[str, Matrix], kind: str) -> Walk:
                 e = np.tanh(o)
             return slots.logits(hidden) + w["markov_w2.weight"] @ e
 
+        for hidden in slots.skipped:  # trained with the anchor before them; only a recurrent state carries on
+            logits_of(-1, hidden, slots.anchor)
         return _walk(slots, logits_of)
 
     return walk

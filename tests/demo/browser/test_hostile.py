@@ -60,6 +60,7 @@ def test_a_megabyte_of_notice_is_cut_and_says_so(viewer: Viewer) -> None:
     assert viewer.part("notice").bounding_box()["height"] < 200
 
 
+@pytest.mark.slow
 def test_a_megabyte_in_one_token_stays_text(viewer: Viewer) -> None:
     viewer.part("view-text").check(force=True)
     long = "<i>" + "word " * 200_000

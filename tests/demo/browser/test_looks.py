@@ -12,6 +12,7 @@ from tests.demo.browser.messages import finished, message, story
 
 ROUNDS = story()
 WIDTHS = (420, 1280, 1600)
+QUICK = {(420, "dark"), (1280, "light")}
 WHY = "No speed-up here: on this CPU a target pass over 8 tokens takes 3.9 times as long as one over a single token."
 CONTRASTS = """() => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
@@ -48,8 +49,14 @@ CONTRASTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        pytest.param(width, theme, marks=() if (width, theme) in QUICK else pytest.mark.slow)
+        for width in WIDTHS
+        for theme in ("light", "dark")
+    ],
+)
 def test_pages_fit_their_window(open_page: Callable[..., Viewer], screenshots: Path, theme: str, width: int) -> None:
     viewer = open_page(width, theme)
 

@@ -154,6 +154,7 @@ def test_asking_again_during_a_run_begins_the_next_one(visit: Callable[..., Visi
     assert visitor.part("verdict").get_attribute("data-kind") == "identical"
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_explained_in_the_page(
     visit: Callable[..., Visitor], served: Any, slowly: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_full_queue_is_explained_in_the_page(
     first.wait_for("done")
 
 
+@pytest.mark.slow
 def test_a_saved_run_is_loaded_again(visit: Callable[..., Visitor], tmp_path: Path) -> None:
     visitor = visit()
     visitor.ask(PERFECT)
@@ -184,6 +186,7 @@ def test_a_saved_run_is_loaded_again(visit: Callable[..., Visitor], tmp_path: Pa
     assert "A recorded run" in other.part("notice").inner_text()
 
 
+@pytest.mark.slow
 def test_a_file_loaded_during_a_run_stays_on_the_page(
     visit: Callable[..., Visitor], slowly: None, tmp_path: Path
 ) -> None:
@@ -237,6 +240,7 @@ def test_two_visitors_have_their_own_runs(visit: Callable[..., Visitor], tmp_pat
     assert second.part("prompt").inner_text() == PERFECT
 
 
+@pytest.mark.slow
 def test_stop_while_waiting_takes_only_that_visitor_out(visit: Callable[..., Visitor], slowly: None) -> None:
     first, second = visit(), visit()
     first.ask("along the river a", tokens=150)
@@ -254,6 +258,7 @@ def test_stop_while_waiting_takes_only_that_visitor_out(visit: Callable[..., Vis
     second.wait_for("done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1280, 1600])
 def test_the_whole_page_at_every_width(
