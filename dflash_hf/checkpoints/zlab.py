@@ -59,6 +59,7 @@ def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Re
         raise UnsupportedCheckpointError(
             f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is 'qwen3', whatever its target is"
         )
+    fields.choice("projector_type", ("dflash", "domino", "dspark"), None, drafter=True)
     refuse_other_slots(fields, body.get("first_slot", 1))
     body["mask_token_id"] = read_mask_token(fields)
     body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)
