@@ -206,7 +206,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no width": (tiny_config(hidden_size=None), "no hidden_size"),
     "negative cap": (nested(final_logit_softcapping=-1.0), "final_logit_softcapping is -1.0"),
     "unknown projector": (nested(projector_type="weird"), "projector_type is 'weird'"),
-    "every slot proposes": (nested(sample_from_anchor=True), "sample_from_anchor is True"),
     "unknown embedding": (nested(block_embedding="own"), "block_embedding is 'own'"),
     "another model type": (tiny_config(model_type="llama"), "model_type is 'llama'"),
     "heads that do not divide": (tiny_config(num_attention_heads=3, num_key_value_heads=2), "do not divide"),
