@@ -52,7 +52,7 @@ def reader(dialect: str) -> Reader:
     if dialect in REFUSED:
         raise UnsupportedCheckpointError(
             f"this is {REFUSED[dialect]}. This version of dflash_hf reads {', '.join(READERS)} files, and not "
-            f"'{dialect}' yet (docs/formats.md)."
+            f"'{dialect}' (docs/formats.md)."
         )
     module, _, function = READERS[dialect].partition(":")
     found: Reader = getattr(import_module(module), function)

@@ -1,4 +1,4 @@
-"""Dialects that are recognised and not read yet: what each is, and who runs it today.
+"""Dialects that are recognised and not read: what each is, and who runs it today.
 
 To read one: write its reader, move its line to ``dialects.READERS``, and add a row to docs/formats.md.
 """

@@ -16,9 +16,9 @@ from dflash_hf.errors import DFlashWarning, IncompatiblePairError, UnsupportedTa
 
 __all__ = ["PROMPT", "register"]
 
-PROMPT = (
-    "Explain in a few plain sentences why a bicycle stays upright while it rolls, then list three things to check "
-    "before a long ride."
+PROMPT = (  # arithmetic in words: what drafters are trained on most, so a sound pair shows more than one token a round
+    "A bakery sells 24 loaves a day from Monday to Friday and twice as many on Saturday. How many loaves does it sell "
+    "in one week? Work it out step by step."
 )
 _FEWEST = 8  # anchors, below which a probe says nothing
 

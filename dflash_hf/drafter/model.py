@@ -37,7 +37,7 @@ _LAYERS: dict[str, type[DFlashDecoderLayer]] = {"qwen3": DFlashDecoderLayer, "ge
 
 
 class DFlashDrafter(PreTrainedModel):
-    """A DFlash drafter in memory. On disk it is a z-lab checkpoint (``docs/formats.md``)."""
+    """A DFlash-family drafter in memory. On disk it is a checkpoint of any readable dialect (``docs/formats.md``)."""
 
     config_class = DFlashConfig
     base_model_prefix = ""

@@ -55,7 +55,9 @@ def test_a_packed_product_is_the_layers_own(inputs, outputs, rows, bias, strided
     assert torch.equal(linear(states), own)
 
 
-@pytest.mark.skipif(NATIVE_BF16, reason="a CPU with instructions for bfloat16 needs no copies")
+@pytest.mark.skipif(
+    NATIVE_BF16, reason="a CPU with instructions for bfloat16 needs no copies; runs on one without, such as AVX2"
+)
 def test_bfloat16_is_summed_in_float32_and_rounded_once():
     linear, states = layer().to(torch.bfloat16), torch.randn(1, 5, 24, dtype=torch.bfloat16)
     exact = nn.functional.linear(states.double(), linear.weight.double(), linear.bias.double())
