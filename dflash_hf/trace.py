@@ -38,6 +38,7 @@ class RoundRecord:
     drafter_ms: float = 0.0  # injection and the drafter's forward
     head_ms: float = 0.0  # the target's LM head over the block
     target_ms: float = 0.0  # the target's forward
+    replay_ms: float = 0.0  # its recurrent layers run again, over what was accepted
     round_ms: float = 0.0  # the whole round, commit included
     target_p: list[float | None] | None = None  # the target's probability of each drafted token, when asked
     draft_q: list[float] | None = None  # the drafter's own
@@ -54,8 +55,8 @@ class RoundRecord:
 
     @property
     def loop_ms(self) -> float:
-        """What is neither drafter nor head nor target: acceptance, bookkeeping, streaming."""
-        return self.round_ms - self.drafter_ms - self.head_ms - self.target_ms
+        """What is neither drafter nor head nor target nor replay: acceptance, bookkeeping, streaming."""
+        return self.round_ms - self.drafter_ms - self.head_ms - self.target_ms - self.replay_ms
 
 
 @dataclass(slots=True)
@@ -78,6 +79,8 @@ class Trace:
     dtype: str = ""
     device: str = ""
     attn_implementation: str = ""
+    state: str = ""  # how the target's memory goes back: "crop" or "replay"
+    spare_bytes: int = 0  # second buffers for recurrent states
     packed_bytes: int = 0  # copies of weights laid out for narrow products (``DFlashOptions.pack_weights``)
     fallback: str | None = None
     rows: list[Trace] = field(default_factory=list)

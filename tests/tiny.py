@@ -8,12 +8,28 @@ from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tests.families import FAMILIES, VOCAB, Family
+from tests import families
+from tests.families import VOCAB, Family
+from tests.hybrids import HYBRIDS
 
 __all__ = ["CONFIGS", "FAMILIES", "VOCAB", "build_target", "greedy", "letters", "prompt", "tiny_target"]
 
-# The ten families that tests of everything else go through; `tests/exact/test_targets.py` has them all.
-CONFIGS = ("deepseek_v3", "gemma3", "gpt2", "gpt_oss", "lfm2", "llama", "mistral", "qwen2_5_vl", "qwen3", "qwen3_moe")
+FAMILIES = families.FAMILIES | HYBRIDS
+
+# The families that tests of everything else go through; `tests/exact/test_targets.py` has them all.
+CONFIGS = (
+    "deepseek_v3",
+    "gemma3",
+    "gpt2",
+    "gpt_oss",
+    "lfm2",
+    "llama",
+    "mistral",
+    "qwen2_5_vl",
+    "qwen3",
+    "qwen3_5",
+    "qwen3_moe",
+)
 
 
 def tiny_target(kind: str = "llama", seed: int = 0, **loading: object) -> PreTrainedModel:

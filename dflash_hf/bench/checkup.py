@@ -10,7 +10,9 @@ from torch import Tensor
 from dflash_hf.bench.pair import Pair
 from dflash_hf.bench.provenance import describe_model
 from dflash_hf.drafter.memory import context_bytes, weight_bytes
+from dflash_hf.target.replay import state_of
 from dflash_hf.target.state import cannot_crop
+from dflash_hf.target.view import view_target
 
 __all__ = ["cache_kind", "describe_pair"]
 
@@ -40,8 +42,13 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
 
 @torch.no_grad()
 def cache_kind(model: Any, ids: Tensor) -> dict[str, Any]:
-    """The cache the target makes for ids [1, S]: its class, how many layers of each kind, and why it cannot go back."""
+    """The cache the target makes for ids [1, S]: its class, its layers by kind, how it goes back or why it cannot."""
     cache = model(input_ids=ids[:, :2], use_cache=True).past_key_values
     kinds = [type(layer).__name__ for layer in getattr(cache, "layers", ())]
     counts = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
-    return {"class": type(cache).__name__, "layers": counts, "cannot_go_back": cannot_crop(cache)}
+    return {
+        "class": type(cache).__name__,
+        "layers": counts,
+        "goes_back_by": state_of(view_target(model), cache).kind,
+        "cannot_go_back": cannot_crop(cache),
+    }

@@ -105,9 +105,8 @@ def _show(body: dict[str, Any]) -> None:
     size = megabytes(drafter["weights_bytes"])
     typer.echo(f"drafter's files: {drafter['dialect']}; weights {size}, context {context} per 1000 tokens")
     layers = ", ".join(f"{count} x {kind}" for kind, count in cache["layers"].items())
-    typer.echo(
-        f"cache: {cache['class']} ({layers})" + (f"; {cache['cannot_go_back']}" if cache["cannot_go_back"] else "")
-    )
+    goes_back = cache["cannot_go_back"] or f"goes back by {cache['goes_back_by']}"
+    typer.echo(f"cache: {cache['class']} ({layers}); {goes_back}")
     typer.echo("pairing: fits")
     for title, lines in (
         ("doubt", pairing["doubts"]), ("remark", body["remarks"]), ("filled in", drafter["defaults"]),

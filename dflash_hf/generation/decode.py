@@ -34,7 +34,7 @@ from dflash_hf.target import host
 from dflash_hf.target.cache_rows import split_cache
 from dflash_hf.target.packing import PackedWeights
 from dflash_hf.target.pairing import pair_view
-from dflash_hf.target.state import CropState
+from dflash_hf.target.replay import state_of
 from dflash_hf.target.taps import RAW_LAST, TapRecorder, reads_raw_last
 from dflash_hf.target.view import TargetView
 from dflash_hf.trace import Trace
@@ -112,7 +112,7 @@ def generate(
         raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {RAW_LAST}.")
     packed = PackedWeights([assistant] if compiled else [model, assistant], options.pack_weights)
     patches = [packed] if compiled else [packed, taps]
-    with _undone(loops, turn, patches, cache, new_trace(view, assistant)) as trace:
+    with _undone(loops, turn, patches, cache, new_trace(view, assistant, loops[0].call.state.kind)) as trace:
         trace.packed_bytes = packed.bytes
         for row, loop in enumerate(loops):
             kwargs = model_kwargs if rows == 1 else {**row_of_arguments(model_kwargs, row), key: caches[row]}
@@ -135,10 +135,10 @@ def _loop(
     row: int,
 ) -> SequentialLoop:
     """The loop of one row, with a cache, a context, a clock and a trace of its own."""
-    clock, state = RoundClock(view.model.device), CropState(cache, view.layer_types)
+    clock, state = RoundClock(view.model.device), state_of(view, cache)
     engine = engine_of(clock=clock, context=context)
     call = one_row(engine=engine, state=state, processors=processors, clock=clock, row=row)
-    return SequentialLoop(call, new_trace(view, engine.drafter))
+    return SequentialLoop(call, new_trace(view, engine.drafter, state.kind))
 
 
 @contextmanager
@@ -158,6 +158,7 @@ def _undone(
         finished = True
     finally:
         for loop in loops:
+            loop.trace.spare_bytes = loop.call.state.spare_bytes
             loop.call.state.end()
             loop.call.clock.write_to(loop.trace)
         turn.end(finished, cache if len(loops) > 1 else loops[0].call.state.cache)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.target.state import cached_length
 
 __all__ = ["ContextMemory", "Turn"]
 
@@ -52,7 +53,9 @@ class ContextMemory:
 
     def keep(self, cache: Any, drafter: DFlashDrafter, contexts: Sequence[GrowingContext]) -> None:
         """Remember ``contexts`` for as long as ``cache`` lives."""
-        length = int(cache.get_seq_length())
+        length = cached_length(cache)
+        if length is None:
+            return  # what the contexts belong to could not be told later
         self._held[cache] = _Held(
             weakref.ref(drafter), list(contexts), _kind_of(drafter), length, _keyprint(cache, length)
         )
@@ -96,7 +99,7 @@ def _kind_of(drafter: DFlashDrafter) -> tuple[torch.dtype, torch.device]:
 
 def _still_true(held: _Held, cache: Any) -> int:
     """How many of the tokens that ``cache`` held are still its first ones."""
-    length = min(int(cache.get_seq_length()), held.length)
+    length = min(cached_length(cache) or 0, held.length)
     now = _keyprint(cache, length)
     if held.keyprint is None or now is None:
         return length

@@ -111,7 +111,8 @@ def check_hosts_loop(
         UnsupportedCallError: by name.
     """
     effective, forward = _effective(model, config, call)
-    reason = "it takes no dflash= options" if dflash is not None else None
+    reason = "recurrent layers, whose state that loop cannot put back" if host.keeps_recurrent_state(model) else None
+    reason = reason or ("it takes no dflash= options" if dflash is not None else None)
     reason = reason or refusal_in_the_hosts_loop(effective, call, cache=host.cache_of(model, forward))
     rows = _rows(inputs, forward) * (effective.num_return_sequences or 1)
     if rows > 1:

@@ -30,9 +30,10 @@ def forget() -> None:
     _local.trace = None
 
 
-def new_trace(view: TargetView, drafter: DFlashDrafter) -> Trace:
-    """An empty trace that says which pair it is of."""
+def new_trace(view: TargetView, drafter: DFlashDrafter, state: str) -> Trace:
+    """An empty trace that says which pair it is of, and how the target's memory goes back."""
     return Trace(
+        state=state,
         block_size=drafter.config.block_size,
         target=view.public_name,
         drafter=public_name(model_name(drafter)),

@@ -16,7 +16,7 @@ from dflash_hf.generation.rows import unknown_arguments
 from dflash_hf.target.cache_rows import cannot_split
 from dflash_hf.target.host import chunks_go_on, decoding_mode
 from dflash_hf.target.positions import frequencies_change
-from dflash_hf.target.state import cannot_crop
+from dflash_hf.target.state import cached_length, cannot_crop
 from dflash_hf.target.view import TargetView
 
 __all__ = ["STREAMED_ROWS", "RowsRefusedError", "refusal", "refusal_in_the_hosts_loop", "refusal_of_rows"]
@@ -74,7 +74,7 @@ def refusal(
         )
     if cache is not None and (reason := cannot_crop(cache)):
         return reason
-    if config.prefill_chunk_size is not None and not chunks_go_on() and cache is not None and cache.get_seq_length():
+    if config.prefill_chunk_size is not None and not chunks_go_on() and cache is not None and cached_length(cache):
         return (
             "prefill_chunk_size over a filled cache: this release of transformers reads the whole prompt into it again "
             "(5.24 goes on from what it holds)"
@@ -96,7 +96,7 @@ def refusal_of_rows(
         return f"several rows and {reason}; give one row a call"
     if unknown := unknown_arguments(kwargs):
         return f"several rows and {', '.join(unknown)}, whose rows cannot be told apart; give one row a call"
-    held, embeds = int(cache.get_seq_length()), kwargs.get("inputs_embeds")
+    held, embeds = cached_length(cache) or 0, kwargs.get("inputs_embeds")
     longest = (config.max_length or 0) + held + (0 if embeds is None else embeds.shape[1])
     if frequencies_change(view.text_config, longest):
         return (
@@ -118,6 +118,6 @@ def refusal_in_the_hosts_loop(config: GenerationConfig, call: Mapping[str, Any],
     for option in ("stop_strings", "max_time", "guidance_scale"):
         if getattr(config, option, None) not in (None, 1, 1.0):
             return f"{option} is only looked at after a whole block there, or sees rejected tokens"
-    if cache is not None and cache.get_seq_length() > 0:
+    if cache is not None and cached_length(cache):
         return "a cache that holds tokens already; that loop would feed them again"
     return None

@@ -12,6 +12,7 @@ Several rows are decoded one after another, each by a loop of its own (``generat
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,7 +129,7 @@ class SequentialLoop:
             self.outputs = host.prefill(call.model, self.ids, call.config, self.kwargs)
         self.kwargs = host.extend(call.model, self.outputs, self.kwargs, 1)
         call.state.adopt(host.cache_of(call.model, self.kwargs))
-        call.state.begin()
+        call.state.begin(rows.seen)
         logits = self.outputs.logits[0, -1:]
         verdict = self.acceptance.verdict(self.ids, logits, None)
         self.trace.first_token = verdict.tokens[0]
@@ -189,7 +190,8 @@ class SequentialLoop:
         self.kwargs = host.extend(call.model, self.outputs, self.kwargs, rows)
         call.state.adopt(host.cache_of(call.model, self.kwargs))
         past = call.state.length
-        call.state.keep(rows)
+        with call.clock.phase("replay") if call.state.replays(rows) else nullcontext():
+            call.state.keep(rows)
         self.returned.add(self.outputs, past, rows)
         self.ids = torch.cat([self.ids, ids], dim=1)
 

@@ -12,11 +12,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
 
 __all__ = ["cannot_split", "join_cache", "split_cache"]
 
-_SPLITTABLE = ("DummyLayer", DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__, LinearAttentionLayer.__name__)
+_KINDS = (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+)
+_SPLITTABLE = ("DummyLayer", *(kind.__name__ for kind in _KINDS))
 
 
 def cannot_split(cache: Any, rows: int) -> str | None:

@@ -26,6 +26,8 @@ __all__ = [
     "extend",
     "forward_of",
     "keeps_cache",
+    "keeps_recurrent_state",
+    "mixer_cache_key",
     "padding",
     "prefill",
     "prefix_rule",
@@ -49,6 +51,13 @@ def _cache_key(kind: Any) -> str:
     if "cache" in parameters or "past_key_values" not in parameters:
         return "cache"
     return "past_key_values"
+
+
+@cache
+def mixer_cache_key(kind: Any) -> str:
+    """What the forward of a recurrent layer's module of class ``kind`` calls the cache."""
+    parameters = inspect.signature(kind.forward).parameters
+    return next((name for name in ("cache", "cache_params", "past_key_values") if name in parameters), "cache")
 
 
 def cache_of(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Any:
@@ -76,6 +85,11 @@ def keeps_cache(model: PreTrainedModel) -> bool:
     """Whether ``generate`` gives this model a cache that can be cropped: some bring their own kind, or none."""
     takes = {"cache", "past_key_values"} & set(inspect.signature(model.forward).parameters)
     return bool(takes) and bool(model._supports_default_dynamic_cache())
+
+
+def keeps_recurrent_state(model: PreTrainedModel) -> bool:
+    """Whether the host counts this model among those whose state cannot go back; it assists none of them."""
+    return bool(getattr(model, "_is_stateful", False))
 
 
 def synchronises(model: PreTrainedModel, asked: bool | None) -> bool:

@@ -6,6 +6,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError, warn
+from dflash_hf.target.recurrent import cannot_replay
 from dflash_hf.target.view import TargetView, model_name, public_name, view_target
 
 __all__ = ["check_pair", "fill_token_ids", "pair_view", "warn_of_doubts"]
@@ -40,10 +41,9 @@ def warn_of_doubts(view: TargetView, drafter: DFlashDrafter) -> None:
 def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
     """:func:`check_pair` without its warnings, changing nothing: for a pair that was looked at before."""
     view = view_target(target)
-    if getattr(target, "_is_stateful", False):
+    if reason := cannot_replay(view):
         raise UnsupportedTargetError(
-            f"{view.name} ({type(target).__name__}) has recurrent layers, whose state cannot go back after a "
-            "verification; this version drafts for attention-only targets. Call generate without the drafter."
+            f"{view.name} ({type(target).__name__}) {reason}. Call generate without the drafter."
         )
     if problems := _problems(view, drafter):
         trained = drafter.config.target_name

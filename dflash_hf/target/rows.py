@@ -19,6 +19,11 @@ class RealRows:
     def __init__(self, start: int, mask: Tensor | None) -> None:
         self._next, self._mask = start, mask
 
+    @property
+    def seen(self) -> int:
+        """Tokens read so far, those that the cache held before and padding included."""
+        return self._next
+
     def select(self, taps: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """Taps [1, C, ...] and the positions the target got, to taps and positions [1, c] of real tokens.
 

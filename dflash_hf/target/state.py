@@ -1,7 +1,8 @@
 """How the target's memory takes a block and goes back.
 
 ``CropState`` serves every host cache that can drop its newest tokens, at batch 1: full and sliding attention, shared
-layers, MLA, static. A cache keeps its mode: what ``begin`` switches on, ``end`` switches off.
+layers, MLA, static; ``target.replay`` those that cannot. A cache keeps its mode: what ``begin`` switches on, ``end``
+switches off.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from transformers import StaticCache
 
 from dflash_hf.errors import UnsupportedTargetError
 
-__all__ = ["CropState", "cannot_crop"]
+__all__ = ["CropState", "cached_length", "cannot_crop"]
 
 
 def cannot_crop(cache: Any) -> str | None:
@@ -31,6 +32,12 @@ def cannot_crop(cache: Any) -> str | None:
     return f"{kind} with layers that cannot drop tokens ({', '.join(sorted(stuck))})" if stuck else None
 
 
+def cached_length(cache: Any) -> int | None:
+    """Tokens that a cache holds, or None where all its layers are recurrent: then nobody counted."""
+    counts = not cache.layers or any(hasattr(layer, "get_seq_length") for layer in cache.layers)
+    return int(cache.get_seq_length()) if counts else None
+
+
 class CropState:
     """A host cache driven by :meth:`take` and :meth:`keep`: of the rows of the last block, so many stay.
 
@@ -42,10 +49,12 @@ class CropState:
         layer_types: of the target's layers, where its config names them: some share the keys of an earlier layer.
     """
 
+    kind = "crop"
+
     def __init__(self, cache: Any, layer_types: Sequence[str] | None = None) -> None:
         self.cache, self._layer_types = cache, layer_types
         self.static = isinstance(cache, StaticCache)
-        self.length = int(cache.get_seq_length())  # committed tokens
+        self.length = cached_length(cache) or 0  # committed tokens
         self._modes: list[tuple[Any, bool]] = []
         self._open: list[dict[str, Any] | None] | None = None  # during a forward: how layers stood before it
         self._taken = 0
@@ -68,11 +77,19 @@ class CropState:
         owners = (layer for layer, kind in zip(layers, kinds, strict=False) if kind == kinds[number])
         return next((_window(owner) for owner in owners if hasattr(owner, "get_seq_length")), None)
 
-    def begin(self) -> None:
-        """After the prefill: let sliding layers remember enough to go back. Not before, or a prefill is kept whole."""
+    def begin(self, seen: int) -> None:
+        """After the prefill: let sliding layers remember enough to go back. Not before, or a prefill is kept whole.
+
+        Args:
+            seen: tokens read so far, for a cache that does not count them.
+        """
         self._open = None
-        self.length = int(self.cache.get_seq_length())
+        held = cached_length(self.cache)
+        self.length = seen if held is None else held
         self._modes = [(layer, layer.record_past) for layer in self.cache.layers if hasattr(layer, "record_past")]
+        self._remember()
+
+    def _remember(self) -> None:
         self.cache.activate_past_recording()
         if not getattr(self.cache, "is_croppable", True):  # some layers only know once they hold something
             raise UnsupportedTargetError(
@@ -87,25 +104,35 @@ class CropState:
         self.end()
         self.cache = cache
         if self._taken:  # in a round: the new cache holds its rows, and must remember enough to go back
-            self.begin()
+            self.begin(self.length + self._taken)
             self.length -= self._taken
 
     def take(self, rows: int) -> None:
         """The next forward will append ``rows`` tokens; the prefill any number, none of which will be dropped."""
-        self._open = [_standing(layer) for layer in self.cache.layers]
+        self._open = [self._standing(number, layer) for number, layer in enumerate(self.cache.layers)]
         self._taken = rows
         self._reach = max(self._reach, self.length + rows)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes of memory held beside the cache."""
+        return 0
+
+    def replays(self, rows: int) -> bool:
+        """Whether :meth:`keep` would run parts of the target again."""
+        return False
 
     def keep(self, rows: int) -> None:
         """Of the rows last taken, the first ``rows`` stay; the others are dropped."""
         dropped = self._taken - rows
         assert dropped >= 0, "keeping more rows than were taken"
-        if dropped:
-            self.cache.crop(-dropped)
-        elif self._modes:
-            self.cache.crop(0)  # drops nothing: lets sliding layers forget what lies behind their window
+        if dropped or self._modes:
+            self._crop(dropped)  # of 0, lets sliding layers forget what lies behind their window
         self.length += rows
         self._open = None
+
+    def _crop(self, dropped: int) -> None:
+        self.cache.crop(-dropped)
 
     def end(self) -> None:
         """Leave the cache as plain decoding would: its own mode, and no rows of an unfinished round."""
@@ -127,23 +154,22 @@ class CropState:
                 layer.keys[:, :, self.length : self._reach] = 0
                 layer.values[:, :, self.length : self._reach] = 0
 
+    def _standing(self, number: int, layer: Any) -> dict[str, Any] | None:
+        """How a layer goes back: by its length (None), or by all it holds where a length is not enough.
+
+        That is where it has none (short convolutions), forgets what lies behind a window, or holds nothing yet. A layer
+        that keeps everything is not held on to: its old tensors would double the memory of a prefill.
+        """
+        if hasattr(layer, "get_seq_length") and not hasattr(layer, "record_past") and layer.is_initialized:
+            return None
+        return {name: _apart(value) for name, value in vars(layer).items()}
+
     def _go_back(self, layer: Any, before: dict[str, Any] | None) -> None:
         if before is not None:
             vars(layer).clear()
             vars(layer).update(before)
         elif (surplus := int(layer.get_seq_length()) - self.length) > 0:
             layer.crop(-surplus)
-
-
-def _standing(layer: Any) -> dict[str, Any] | None:
-    """How a layer goes back: by its length (None), or by all it holds where a length is not enough.
-
-    That is where it has none (short convolutions), forgets what lies behind a window, or holds nothing yet. A layer
-    that keeps everything is not held on to: its old tensors would double the memory of a prefill.
-    """
-    if hasattr(layer, "get_seq_length") and not hasattr(layer, "record_past") and layer.is_initialized:
-        return None
-    return {name: _apart(value) for name, value in vars(layer).items()}
 
 
 def _apart(value: Any) -> Any:

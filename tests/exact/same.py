@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.attach import generate
+from dflash_hf.target.state import cached_length
 from tests.scripted import scripted, tiny_config
 
 LIMIT = 1e-4  # float32, for scores, logits, hidden states and attentions
@@ -86,7 +87,7 @@ def _assert_close(drafted: Any, plain: Any, where: str) -> None:
 def assert_equal_caches(drafted: Any, plain: Any) -> None:
     """Two caches hold the same: length, mode, and per layer every tensor."""
     assert type(drafted) is type(plain)
-    assert int(drafted.get_seq_length()) == int(plain.get_seq_length())
+    assert cached_length(drafted) == cached_length(plain)
     assert len(drafted.layers) == len(plain.layers)
     for number, (mine, theirs) in enumerate(zip(drafted.layers, plain.layers, strict=True)):
         assert type(mine) is type(theirs)

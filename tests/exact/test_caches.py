@@ -196,7 +196,7 @@ def test_a_cache_comes_back_in_its_mode_and_no_longer_than_plains(kind, given):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8, 64])
-@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "qwen3_5"])
 def test_prefill_chunks_are_injected_one_by_one(kind, chunk):
     model, counts = attach(tiny_target(kind)), []
     ids = prompt(20)

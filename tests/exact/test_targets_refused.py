@@ -13,37 +13,14 @@ from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import DFlashError, UnsupportedTargetError
 from dflash_hf.generation.attach import attach, generate
 from dflash_hf.generation.record import last_trace
-from tests.families import IDS, MOE, SIZES, VOCAB, Family
+from tests.families import IDS, SIZES, VOCAB, Family
+from tests.hybrids import DISCONTINUOUS, ELSEWHERE, HALF_LINEAR
 from tests.scripted import tiny_config
 from tests.tiny import build_target, greedy, prompt, tiny_target
 
-LINEAR = {
-    "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "shared_expert_intermediate_size": 24,
-}  # fmt: skip
-HALF_LINEAR = {"layer_types": ["linear_attention", "full_attention"] * 2}
-MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
-SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 4, **IDS}
 SEQ2SEQ = "AutoModelForSeq2SeqLM"
 TWO_STACKS = {"vocab_size": VOCAB, "d_model": 32, "decoder_start_token_id": 0, **IDS}
 
-RECURRENT = {
-    "qwen3_next": Family("Qwen3NextConfig", SIZES | MOE | LINEAR),
-    "qwen3_5": Family("Qwen3_5TextConfig", SIZES | LINEAR),
-    "qwen3_5_moe": Family("Qwen3_5MoeTextConfig", SIZES | MOE | LINEAR),
-    "mamba": Family("MambaConfig", SMALL | {"state_size": 8}),
-    "mamba2": Family("Mamba2Config", SMALL | {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1}),
-    "falcon_h1": Family("FalconH1Config", SIZES | MAMBA | {"mamba_d_ssm": 64}),
-    "granitemoehybrid": Family("GraniteMoeHybridConfig", SIZES | MOE | HALF_LINEAR | MAMBA | {"mamba_d_head": 16}),
-    "jamba": Family(
-        "JambaConfig",
-        SIZES | {"num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
-    ),
-    "rwkv": Family("RwkvConfig", SMALL | {"attention_hidden_size": 32}),
-    "recurrent_gemma": Family(
-        "RecurrentGemmaConfig", SIZES | {"lru_width": 32, "block_types": ["recurrent", "attention"]}
-    ),
-}
 TWO = {
     "t5": Family("T5Config", TWO_STACKS | {"d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 4}, SEQ2SEQ),
     "bart": Family(
@@ -65,7 +42,8 @@ CACHELESS = {
     ),
 }
 REFUSED = [
-    *((kind, family, UnsupportedTargetError, "recurrent layers") for kind, family in RECURRENT.items()),
+    *((kind, family, UnsupportedTargetError, "several tokens at once") for kind, family in DISCONTINUOUS.items()),
+    *((kind, family, UnsupportedTargetError, "elsewhere than in the cache") for kind, family in ELSEWHERE.items()),
     *((kind, family, UnsupportedTargetError, "encoder-decoder") for kind, family in TWO.items()),
     *((kind, family, DFlashError, "cache|list of decoder layers") for kind, family in CACHELESS.items()),
 ]
@@ -73,12 +51,13 @@ REFUSED = [
 
 @contextmanager
 def no_forwards(model: nn.Module) -> Iterator[None]:
-    """Any forward of any part of the model inside this block is an error."""
+    """Any forward of the model or of one of its layers inside this block is an error; a mixer may be tried."""
 
     def work(module: nn.Module, *_: object) -> None:
         raise AssertionError(f"{type(module).__name__} was run")
 
-    handles = [module.register_forward_pre_hook(work) for module in model.modules()]
+    layers = [layer for module in model.modules() if isinstance(module, nn.ModuleList) for layer in module]
+    handles = [module.register_forward_pre_hook(work) for module in (model, *layers)]
     try:
         yield
     finally:
@@ -94,9 +73,9 @@ def test_a_target_that_cannot_be_drafted_for_is_refused_before_any_work(kind, fa
     assert type(model).__name__ in str(caught.value), "by name"
 
 
-@pytest.mark.parametrize("kind", sorted([*RECURRENT, *TWO, "xlnet"]))
+@pytest.mark.parametrize("kind", sorted([*DISCONTINUOUS, *ELSEWHERE, *TWO, "xlnet"]))
 def test_attach_refuses_it_too_and_leaves_the_model_as_it_was(kind):
-    model = build_target((RECURRENT | TWO | CACHELESS)[kind])
+    model = build_target((DISCONTINUOUS | ELSEWHERE | TWO | CACHELESS)[kind])
     with no_forwards(model), pytest.raises(UnsupportedTargetError, match=type(model).__name__):
         attach(model, DFlashDrafter(tiny_config(tiny_target())))
     assert not {"generate", "_get_candidate_generator"} & vars(model).keys()

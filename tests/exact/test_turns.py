@@ -14,7 +14,7 @@ from tests.exact.same import PATTERNS, assert_equal_caches
 from tests.scripted import scripted
 from tests.tiny import prompt, tiny_target
 
-TARGETS = ["llama", "mistral", "gemma3", "lfm2", "deepseek_v3"]
+TARGETS = ["llama", "mistral", "gemma3", "lfm2", "deepseek_v3", "falcon_h1"]
 IDS, NEW, TURNS = prompt(), 8, 3
 SAID = [torch.tensor([[11, 12, 13]]), torch.tensor([[21]])]  # what the user says after each answer
 OPTIONS = {"max_new_tokens": NEW, "do_sample": False, "return_dict_in_generate": True}
