@@ -30,7 +30,7 @@ THREE_AXES = {
 HYBRIDS = {
     "qwen3_next": Family("Qwen3NextConfig", SIZES | MOE | LINEAR, spread=0.15),
     "qwen3_5": Family("Qwen3_5TextConfig", SIZES | LINEAR),
-    "qwen3_5_moe": Family("Qwen3_5MoeTextConfig", SIZES | MOE | LINEAR, spread=0.2),
+    "qwen3_5_moe": Family("Qwen3_5MoeTextConfig", SIZES | MOE | LINEAR, spread=0.15),
     "qwen3_5_vlm": Family(
         "Qwen3_5Config",
         {

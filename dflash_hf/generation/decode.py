@@ -122,7 +122,8 @@ def generate(
             sequences = level(loops, host.padding(generation_config, stopping_criteria), seen=dflash_seen, cache=cache)
     if not generation_config.return_dict_in_generate:
         return sequences
-    return _answer(loops, sequences, {key: cache if rows > 1 else loops[0].call.state.cache}, trace)
+    left = cache if rows > 1 else loops[0].call.state.cache
+    return _answer(loops, sequences, {host.returned_cache_key(model): left}, trace)
 
 
 def _loop(

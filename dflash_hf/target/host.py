@@ -17,6 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
 __all__ = [
+    "cache_argument",
     "cache_key",
     "cache_of",
     "chunks_go_on",
@@ -27,37 +28,35 @@ __all__ = [
     "forward_of",
     "keeps_cache",
     "keeps_recurrent_state",
-    "mixer_cache_key",
     "padding",
     "prefill",
     "prefix_rule",
+    "returned_cache_key",
     "static_cannot",
     "synchronises",
     "verify",
 ]
 
+_CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # the last is Mamba's before 5.24
 _DEFAULT_ASSISTANT_TOKENS = 20  # what num_assistant_tokens becomes when nobody sets it
 
 
 def cache_key(model: PreTrainedModel) -> str:
     """What this release calls the cache argument."""
     kind: Any = type(model)
-    return _cache_key(kind)
+    return cache_argument(kind)
+
+
+def returned_cache_key(model: PreTrainedModel) -> str:
+    """What this release calls the cache in what ``generate`` returns."""
+    return "cache" if cache_key(model) == "cache" else "past_key_values"
 
 
 @cache
-def _cache_key(kind: Any) -> str:
+def cache_argument(kind: Any) -> str:
+    """What the forward of a class of modules calls the cache."""
     parameters = inspect.signature(kind.forward).parameters
-    if "cache" in parameters or "past_key_values" not in parameters:
-        return "cache"
-    return "past_key_values"
-
-
-@cache
-def mixer_cache_key(kind: Any) -> str:
-    """What the forward of a recurrent layer's module of class ``kind`` calls the cache."""
-    parameters = inspect.signature(kind.forward).parameters
-    return next((name for name in ("cache", "cache_params", "past_key_values") if name in parameters), "cache")
+    return next((name for name in _CACHE_NAMES if name in parameters), "cache")
 
 
 def cache_of(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Any:
@@ -83,7 +82,7 @@ def explicit_draft_cap(config: GenerationConfig) -> int | None:
 
 def keeps_cache(model: PreTrainedModel) -> bool:
     """Whether ``generate`` gives this model a cache that can be cropped: some bring their own kind, or none."""
-    takes = {"cache", "past_key_values"} & set(inspect.signature(model.forward).parameters)
+    takes = set(_CACHE_NAMES) & set(inspect.signature(model.forward).parameters)
     return bool(takes) and bool(model._supports_default_dynamic_cache())
 
 

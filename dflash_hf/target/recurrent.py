@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from dflash_hf.target.host import keeps_recurrent_state, mixer_cache_key
+from dflash_hf.target.host import cache_argument, keeps_recurrent_state
 from dflash_hf.target.view import TargetView
 
 __all__ = ["Mixers", "cannot_replay", "continuation_error", "mixers_of"]
@@ -95,7 +95,7 @@ def _continued(view: TargetView, written: tuple[int, nn.Module], inputs: Tensor,
     """Output of the steps after the first tokens, then the final states."""
     number, mixer = written
     kind: Any = type(mixer)
-    key = mixer_cache_key(kind)
+    key = cache_argument(kind)
     held, outputs, at = DynamicCache(config=view.model.config), list[Tensor](), 0
     for count in (_BEFORE, *steps):
         output = mixer.forward(inputs[:, at : at + count], **{key: held})

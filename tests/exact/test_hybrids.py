@@ -13,7 +13,7 @@ from dflash_hf.errors import UnsupportedTargetError
 from dflash_hf.generation.attach import generate
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target import replay
-from dflash_hf.target.host import cache_key
+from dflash_hf.target.host import cache_key, chunks_go_on
 from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.recurrent import continuation_error, mixers_of
 from dflash_hf.target.view import view_target
@@ -72,6 +72,8 @@ def test_a_rejection_at_every_place_of_the_block(kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mamba2"])  # whose chunks the host cannot count
 def test_a_padded_prompt_in_chunks_equals_plain(kind):
+    if kind == "qwen3_5_vlm" and not chunks_go_on():
+        pytest.skip("this release reads no chunks of it, plain or drafted; runs on 5.24 (make test)")
     ids = torch.cat([torch.zeros(1, 3, dtype=torch.long), prompt(13)], dim=1)
     mask = (ids != 0).long()
     assert_same(target(kind), ids, lambda: options(attention_mask=mask, prefill_chunk_size=5), padding=3)
