@@ -33,6 +33,7 @@ MLA = ROUTED | {
     "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
     "num_key_value_heads": 4,
 }  # fmt: skip
+SPARSE = {"index_topk": 128, "index_head_dim": 8, "index_n_heads": 2}
 PER_LAYER = {"vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8, "global_head_dim": 8}
 SOFT_CAP = {"final_logit_softcapping": 5.0}
 GRANITE = {
@@ -100,6 +101,8 @@ FAMILIES = {
     "glm4": Family("Glm4Config", SIZES),
     "glm4_moe": Family("Glm4MoeConfig", SIZES | ROUTED),
     "deepseek_v3": Family("DeepseekV3Config", SIZES | MLA),
+    "deepseek_v32": Family("DeepseekV32Config", SIZES | MLA | SPARSE),
+    "glm_moe_dsa": Family("GlmMoeDsaConfig", SIZES | MLA | SPARSE),
     "minimax_m2": Family("MiniMaxM2Config", SIZES | MOE),
     "lfm2": Family("Lfm2Config", SIZES | CONV),
     "llama4": Family("Llama4TextConfig", SIZES | CHUNK | {"num_local_experts": 2, "no_rope_layers": [1, 0, 1, 0]}),

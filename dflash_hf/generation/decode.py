@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import UnsupportedCallError
+from dflash_hf.errors import UnsupportedCallError, warn
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.generation.memory import ContextMemory, Turn
@@ -34,6 +34,7 @@ from dflash_hf.target import host
 from dflash_hf.target.cache_rows import split_cache
 from dflash_hf.target.packing import PackedWeights
 from dflash_hf.target.pairing import pair_view
+from dflash_hf.target.positions import exact_until
 from dflash_hf.target.replay import state_of
 from dflash_hf.target.taps import RAW_LAST, TapRecorder, reads_raw_last
 from dflash_hf.target.view import TargetView
@@ -89,6 +90,7 @@ def generate(
         or refusal_of_rows(view, generation_config, rows, cache, model_kwargs, dflash_streamer)
     ):
         raise RowsRefusedError(f"{view.public_name} with a DFlash drafter: {reason}.")
+    _warn_of_ties(view, generation_config.max_length or 0)
     options = _options(dflash, generation_config)
     taps = TapRecorder(view, assistant.config.target_layer_ids, assistant.config.last_tap)
     one_row = partial(
@@ -124,6 +126,17 @@ def generate(
         return sequences
     left = cache if rows > 1 else loops[0].call.state.cache
     return _answer(loops, sequences, {host.returned_cache_key(model): left}, trace)
+
+
+def _warn_of_ties(view: TargetView, longest: int) -> None:
+    """Of a text that may leave plain's in float32 too."""
+    limit = exact_until(view.text_config)
+    if limit is not None and longest > limit:
+        warn(
+            f"{view.public_name} picks which {limit} tokens it attends to once there are more; equal scores fall "
+            f"otherwise over a block, so past {limit} of this call's {longest} tokens the text is plain generate's only "
+            "up to such ties (dflash-hf verify judges them)"
+        )
 
 
 def _loop(

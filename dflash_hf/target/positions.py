@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["frequencies_change", "position_limit", "room_for_drafts"]
+__all__ = ["exact_until", "frequencies_change", "position_limit", "room_for_drafts"]
+
+
+def exact_until(config: Any) -> int | None:
+    """Tokens up to which a target attends to all of them, or None where it always does.
+
+    Past them DeepSeek V3.2 and GLM's DSA attend to the ``index_topk`` best-scored ones; scores of exactly 0 are common
+    there, and which of the equal ones is taken depends on how many tokens a forward reads.
+    """
+    return getattr(config, "index_topk", None)
 
 
 def position_limit(config: Any) -> int | None:

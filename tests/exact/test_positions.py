@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
+from dflash_hf.errors import DFlashWarning
 from dflash_hf.generation.attach import attach, generate
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.host import cache_key
@@ -154,3 +155,14 @@ def test_room_counts_from_the_anchor():
     assert [switched.room(place, place + 1, place) for place in (20, 23, 24, 25)] == [3, 0, 0, None]
     assert switched.room(10, 21, 20) == 3, "with padding, the length nears the change before the position does"
     assert switched.room(40, 41, 1) == 0, "a cache that was dropped and not filled again (transformers 5.18)"
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa"])
+def test_sparse_attention_says_from_where_ties_count(kind, recwarn):
+    model = tiny_target(kind)
+    limit = model.config.index_topk
+    drafter = drafter_for(model, prompt(), "random")
+    generate(model, prompt(), assistant=drafter, max_length=limit - 100, do_sample=False)
+    assert not recwarn.list, "exact up to there"
+    with pytest.warns(DFlashWarning, match=f"past {limit} of this call's {limit + 1} tokens"):
+        generate(model, prompt(limit - 2), assistant=drafter, max_length=limit + 1, do_sample=False)
