@@ -134,7 +134,7 @@ def _warn_of_ties(view: TargetView, longest: int) -> None:
     if limit is not None and longest > limit:
         warn(
             f"{view.public_name} picks which {limit} tokens it attends to once there are more; equal scores fall "
-            f"otherwise over a block, so past {limit} of this call's {longest} tokens the text is plain generate's only "
+            f"otherwise over a block, so past {limit} of this call's {longest} tokens the text is plain's only "
             "up to such ties (dflash-hf verify judges them)"
         )
 

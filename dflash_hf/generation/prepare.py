@@ -18,6 +18,7 @@ from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.refusals import STREAMED_ROWS, refusal, refusal_in_the_hosts_loop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
+from dflash_hf.target.pictures import mismatched_pictures
 from dflash_hf.target.view import model_name, public_name
 
 __all__ = ["arguments_for_our_loop", "check_hosts_loop", "wants_hosts_loop"]
@@ -68,6 +69,8 @@ def arguments_for_our_loop(
         synced=host.synchronises(model, call.get("synced_gpus")),
         static=host.static_cannot(model),
     )
+    if cache is None:  # a filled one may hold pictures of earlier turns
+        reason = reason or mismatched_pictures(model.config, _ids(inputs, forward), forward)
     if rows > 1 and call.get("streamer") is not None:  # before the host shows it the prompt
         reason = reason or STREAMED_ROWS
     if reason is not None:
@@ -135,6 +138,11 @@ def _effective(
     options = {key: value for key, value in call.items() if key not in _HOST_ARGUMENTS}
     effective, forward = host.effective_config(model, config, options)
     return effective, forward
+
+
+def _ids(inputs: Tensor | None, forward: Mapping[str, Any]) -> Tensor | None:
+    ids = inputs if inputs is not None else forward.get("input_ids")
+    return ids if isinstance(ids, Tensor) else None
 
 
 def _rows(inputs: Tensor | None, forward: Mapping[str, Any]) -> int:

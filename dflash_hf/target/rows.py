@@ -7,6 +7,8 @@ from torch import Tensor
 
 __all__ = ["RealRows"]
 
+_TEXT_AND_THREE = 4  # axes of positions: of the text, then in time, height and width
+
 
 class RealRows:
     """Follows a prefill, chunk by chunk.
@@ -27,16 +29,18 @@ class RealRows:
     def select(self, taps: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
         """Taps [1, C, ...] and the positions the target got, to taps and positions [1, c] of real tokens.
 
-        A target that takes no positions counts its real tokens; one with several axes (M-RoPE) has the text's first.
+        Drafters are trained on one token after another. So a target's positions on several axes (M-RoPE, where a
+        picture's tokens share places) count only if it brings the text's own as the first of four; else, and where it
+        takes none, its real tokens are counted.
         """
         first, count = self._next, taps.shape[1]
         self._next += count
         if self._mask is not None:
             first = min(first, self._mask.shape[1] - count)  # a target that starts its cache anew reads all again
+        if positions is not None and positions.dim() > 2:
+            positions = positions[0] if len(positions) == _TEXT_AND_THREE else None
         if positions is None:
             positions = self._count(first, count).to(taps.device)
-        while positions.dim() > 2:
-            positions = positions[0]
         positions = positions.reshape(1, -1).expand(1, count)
         if self._mask is None:
             return taps, positions
