@@ -20,7 +20,7 @@ from dflash_hf.trace import RoundRecord, merge_metrics
 __all__ = ["SCHEMA", "report", "report_lines", "write_report"]
 
 SCHEMA = "dflash-hf/bench/1"
-_PARTS = ("drafter", "head", "target", "loop")
+_PARTS = ("drafter", "head", "target", "replay", "loop")
 
 
 def report(
@@ -95,7 +95,7 @@ def _drafting(records: Sequence[LaneResult], plain: Sequence[LaneResult]) -> dic
 
 
 def round_split(rounds: Sequence[RoundRecord]) -> dict[str, Any]:
-    """Mean milliseconds of a round's parts, and the loop's share: loop / whole, over all rounds together."""
+    """Mean milliseconds of a round's parts; the shares of loop and replay in the whole, over all rounds together."""
     if not rounds:
         return {}
     parts = {f"{part}_ms": fmean(getattr(record, f"{part}_ms") for record in rounds) for part in _PARTS}
@@ -105,6 +105,7 @@ def round_split(rounds: Sequence[RoundRecord]) -> dict[str, Any]:
         "round_ms": whole,
         **parts,
         "loop_share": parts["loop_ms"] / whole if whole else None,
+        "replay_share": parts["replay_ms"] / whole if whole else None,
     }
 
 
@@ -160,9 +161,10 @@ def _drafting_line(drafting: dict[str, Any]) -> str:
     if not drafting["round"]:
         return f"  nothing was drafted: {'; '.join(drafting['fallbacks']) or 'no rounds'}"
     split = drafting["round"]
-    parts = ", ".join(f"{part} {split[f'{part}_ms']:.2f}" for part in _PARTS)
+    parts = ", ".join(f"{part} {took:.2f}" for part in _PARTS if (took := split[f"{part}_ms"]))
+    replayed = f", replay {split['replay_share']:.1%}" if split["replay_share"] else ""
     return (
         f"  tau {drafting['tau_token_weighted']:.2f} token-weighted, {drafting['tau_prompt_weighted']:.2f} by prompt; "
-        f"round {split['round_ms']:.2f} ms ({parts}; loop {split['loop_share']:.1%}), "
+        f"round {split['round_ms']:.2f} ms ({parts}; loop {split['loop_share']:.1%}{replayed}), "
         f"{drafting['round_cost_in_plain_steps']:.2f} plain steps"
     )
