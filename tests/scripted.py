@@ -15,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.context import GrowingContext
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.target.view import view_target
 
 
 def tiny_config(target: PreTrainedModel, **changes: object) -> DFlashConfig:
@@ -69,6 +70,14 @@ class ScriptedDrafter(DFlashDrafter):
         return (token + 1) % len(self.head_rows) if self.spoil(place) else token
 
 
+@torch.no_grad()
+def head_rows(target: PreTrainedModel) -> Tensor:
+    """Rows [V, D] of the target's head, asked for by calling it: it may be quantised, wrapped or offloaded."""
+    view = view_target(target)
+    unit = torch.eye(view.hidden_size, dtype=target.dtype)
+    return (view.project(unit) - view.project(torch.zeros_like(unit[:1]))).T.contiguous()
+
+
 def scripted(
     target: PreTrainedModel,
     script: Tensor | Sequence[int] | Sequence[Tensor],
@@ -81,7 +90,7 @@ def scripted(
     """
     torch.manual_seed(1)
     drafter = ScriptedDrafter(tiny_config(target, **changes)).to(target.dtype).eval()
-    drafter.head_rows = target.get_output_embeddings().weight.detach()
+    drafter.head_rows = head_rows(target)
     several = not isinstance(script, Tensor) and len(script) > 0 and isinstance(script[0], Tensor)
     rows = script if several else [script]
     drafter.scripts = [row.flatten().tolist() if isinstance(row, Tensor) else list(row) for row in rows]

@@ -67,6 +67,6 @@ class Pairs:
 
 
 def _warm_up(pair: Pair) -> None:
-    inputs = to_device(encode(pair.tokenizer, "Hello"), pair.model.device)
+    inputs = to_device(encode(pair.tokenizer, "Hello"), pair.device)
     drafted(pair, inputs, _WARM_UP)
     plain(pair, inputs, _WARM_UP)

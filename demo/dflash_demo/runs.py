@@ -115,7 +115,7 @@ class Run:
         self._news.put(True)
 
     def _inputs(self, pair: Pair, request: Request) -> dict[str, Any]:
-        inputs = to_device(encode(pair.tokenizer, request.prompt, thinking=request.thinking), pair.model.device)
+        inputs = to_device(encode(pair.tokenizer, request.prompt, thinking=request.thinking), pair.device)
         if (count := inputs["input_ids"].shape[1]) > self._limits.prompt_tokens:
             raise OptionsError(f"The prompt has {count:,} tokens; this page takes {self._limits.prompt_tokens:,}.")
         return inputs
@@ -123,7 +123,7 @@ class Run:
     def _introduce(self, pair: Pair) -> None:
         story = self.story
         dtype = str(pair.model.dtype).removeprefix("torch.")
-        story.pair = {**pair.names, "dtype": dtype, "device": str(pair.model.device)}
+        story.pair = {**pair.names, "dtype": dtype, "device": str(pair.device)}
         story.block, story.notice, story.phase = pair.drafter.config.block_size, None, "prefill"
         if warning := thinking_warning(pair, self._request.thinking):
             story.say("warning", warning)

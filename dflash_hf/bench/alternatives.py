@@ -110,7 +110,9 @@ def _embeddings(config: DFlashConfig, view: TargetView) -> Iterator[tuple[str, s
         other = 1.0 if config.embedding_scale != 1.0 else scale
         yield f"embeddings times {other:g}", "embedding_scale", {"embedding_scale": other}
         return
-    ids = torch.tensor([[config.mask_token_id]], device=next(view.embedding.parameters()).device)
+    ids = torch.tensor([[config.mask_token_id]])
+    if any(view.hides_rows(source) for source in ("target_rows", "target")):
+        return
     rows, scaled = (view.embed(ids, source) for source in ("target_rows", "target"))
     if not torch.equal(rows, scaled):
         other_source = "target" if config.embedding == "target_rows" else "target_rows"

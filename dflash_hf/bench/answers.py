@@ -88,9 +88,12 @@ class Comparison:
             return start + "a near tie (replayed in one pass, the plain model says the drafted text)"
         kind = "a near tie" if self.near_tie else "NOT a near tie"
         gap, steps = self.verdict.gaps[place], self.verdict.steps[place]
-        return (
-            start + f"{kind} (gap {gap:.3g} at token {place}: {steps:.1f} steps of {self.verdict.dtype}, the line is 2)"
-        )
+        from dflash_hf.bench.judge import NEAR_NOISE, NEAR_STEPS
+
+        line = f"{steps:.1f} steps of {self.verdict.dtype}, the line is {NEAR_STEPS:g}"
+        if self.verdict.noise:  # the wider line, where there are two
+            line += f", or a gap of {NEAR_NOISE * self.verdict.noise:.3g} for a quantised target"
+        return start + f"{kind} (gap {gap:.3g} at token {place}: {line})"
 
     @property
     def _judged(self) -> int | None:

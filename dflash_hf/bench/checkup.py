@@ -24,8 +24,8 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
     remarks = []
     if drafter.dtype != pair.model.dtype and target["quantization"] is None:
         remarks.append(f"the drafter is in {own['dtype']}, the target in {target['dtype']}")
-    if drafter.device.type != pair.model.device.type:
-        remarks.append(f"the drafter is on {drafter.device}, the target on {pair.model.device}")
+    if drafter.device.type != pair.device.type:
+        remarks.append(f"the drafter is on {drafter.device}, the target on {pair.device}")
     return {
         "target": target,
         "drafter": {

@@ -6,11 +6,16 @@ the plain model (teacher-forced), and every emitted token must be the plain mode
 A near tie is a gap between the best logit and the emitted token's of at most two steps of the dtype at that logit's
 size. A forward over a block and a forward over one token round differently, so in bfloat16 two logits a step apart
 may change places; that is no mistake of a lane. A larger gap is.
+
+A quantised model repeats itself less well: LLM.int8 picks its outlier columns over all tokens of a forward. It is asked
+twice, token by token as plain decoding reads, and whole; how far the two readings lie apart widens the tie.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,11 +25,14 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.generation import LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from dflash_hf.errors import UnsupportedCallError
+from dflash_hf.target.devices import computing_device
 from dflash_hf.target.host import cache_key
+from dflash_hf.target.plain_weights import is_quantised
 
 __all__ = ["NEAR_STEPS", "Verdict", "dtype_step", "first_difference", "judge", "parts_at_near_tie"]
 
 NEAR_STEPS = 2.0  # steps of the dtype within which a gap is a near tie
+NEAR_NOISE = 4.0  # of a quantised model: how many times the spread between two of its readings a near tie may be
 _CHUNK = 256  # tokens per replayed forward: bounds the logits held at once to [256, V]
 
 # Fields of a generation config that move logits around; the judge knows the repetition penalty, not the others.
@@ -55,6 +63,8 @@ class Verdict:
         near_ties: places of tokens that are not the argmax but within a near tie (an exact tie is one).
         failures: places of tokens beyond a near tie.
         dtype: whose steps were counted.
+        noise: of a quantised model, the spread between its two readings of this text in logits, root mean square; 0
+            of any other.
     """
 
     gaps: list[float]
@@ -62,6 +72,7 @@ class Verdict:
     near_ties: list[int]
     failures: list[int]
     dtype: str
+    noise: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -104,13 +115,16 @@ def judge(
         UnsupportedCallError: the model's generation config changes logits in a way the judge does not replay.
     """
     penalty = _replayed_processors(model.generation_config)
-    prompt = torch.as_tensor(prompt_ids, device=model.device).reshape(1, -1)
-    output = torch.as_tensor(output_ids, device=model.device, dtype=prompt.dtype).reshape(1, -1)
+    device = computing_device(model)
+    prompt = torch.as_tensor(prompt_ids, device=device).reshape(1, -1)
+    output = torch.as_tensor(output_ids, device=device, dtype=prompt.dtype).reshape(1, -1)
     sequence = torch.cat([prompt, output], dim=1)
     gaps: list[float] = []
     steps: list[float] = []
     differs: list[bool] = []
-    for start, logits in _replay(model, sequence, prompt.shape[1]):
+    apart: list[float] = []
+    for start, logits, square in _readings(model, sequence, prompt.shape[1]):
+        apart.append(square)
         scale = dtype or logits.dtype
         scores_NV = _processed(penalty, sequence, start, logits.float())
         emitted_N = sequence[0, start + 1 : start + 1 + len(scores_NV)]
@@ -119,9 +133,12 @@ def judge(
         gaps += gaps_N.tolist()
         differs += (scores_NV.argmax(dim=-1) != emitted_N).tolist()
         steps += (gaps_N / dtype_step(best_N, scale)).tolist()
-    near = [place for place, count in enumerate(steps) if differs[place] and count <= NEAR_STEPS]
-    failures = [place for place, count in enumerate(steps) if not count <= NEAR_STEPS]  # NaN fails too
-    return Verdict(gaps, steps, near, failures, str(scale if gaps else dtype or model.dtype).removeprefix("torch."))
+    noise = math.sqrt(sum(apart) / len(apart)) if apart else 0.0
+    tied = [count <= NEAR_STEPS or gap <= NEAR_NOISE * noise for count, gap in zip(steps, gaps, strict=True)]
+    near = [place for place, tie in enumerate(tied) if differs[place] and tie]
+    failures = [place for place, tie in enumerate(tied) if not tie]  # NaN fails too
+    kind = str(scale if gaps else dtype or model.dtype).removeprefix("torch.")
+    return Verdict(gaps, steps, near, failures, kind, noise)
 
 
 def dtype_step(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -161,18 +178,36 @@ def parts_at_near_tie(plain: list[int], other: list[int], verdict: Verdict) -> b
     return place is None or (verdict.ok and place < min(len(plain), len(other)))
 
 
-def _replay(model: PreTrainedModel, sequence: Tensor, prompt_tokens: int) -> Any:
-    """Yields (place of the first row, logits [n, V]) for every row that predicts an emitted token."""
-    parameters = inspect.signature(model.forward).parameters
-    cache = DynamicCache(config=model.config)
+def _readings(model: PreTrainedModel, sequence: Tensor, prompt_tokens: int) -> Iterator[tuple[int, Tensor, float]]:
+    """What to judge by: places, logits [n, V], and the mean square by which a quantised model's readings differ."""
     total = sequence.shape[1] - 1  # the last token predicts nothing that was emitted
-    for begin in range(0, total, _CHUNK):
-        end = min(begin + _CHUNK, total)
+    ends = [*range(_CHUNK, total, _CHUNK), total] if total else []
+    whole = _replay(model, sequence, prompt_tokens, ends)
+    if not is_quantised(model):
+        yield from ((place, logits, 0.0) for place, logits in whole)
+        return
+    singly = _replay(model, sequence, prompt_tokens, range(prompt_tokens, total + 1))
+    for _, rows in whole:
+        for row, (place, logits) in zip(rows, singly, strict=False):
+            difference = row.float() - logits[0].float()
+            yield place, logits, float((difference - difference.mean()).square().mean())
+
+
+def _replay(model: PreTrainedModel, sequence: Tensor, prompt_tokens: int, ends: Iterable[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yields (place of the first row, logits [n, V]) for every row that predicts an emitted token.
+
+    ``ends`` are where the forwards end, that together read all tokens but the last.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    cache, begin = DynamicCache(config=model.config), 0
+    for end in ends:
         wanted = max(0, end - max(begin, prompt_tokens - 1))
         options: dict[str, Any] = {cache_key(model): cache, "use_cache": True}
         if "logits_to_keep" in parameters:
             options["logits_to_keep"] = max(wanted, 1)
         logits = model(input_ids=sequence[:, begin:end], return_dict=True, **options).logits[0]
+        begin = end
         if wanted:
             yield end - wanted, logits[-wanted:]
 

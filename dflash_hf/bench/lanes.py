@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dflash_hf.target.devices import computing_device
 from dflash_hf.trace import Trace
 
 __all__ = ["Lane", "convert_for_host", "dflash_lane", "host_lane", "host_loop_lane", "lookup_lane", "plain_lane"]
@@ -77,4 +78,4 @@ def convert_for_host(drafter: Any, target: PreTrainedModel) -> PreTrainedModel:
     with TemporaryDirectory() as folder:
         convert(drafter, folder, to="host")
         assistant = AutoModel.from_pretrained(folder, dtype=target.dtype)
-        return assistant.to(target.device).eval()
+        return assistant.to(computing_device(target)).eval()

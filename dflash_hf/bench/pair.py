@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dflash_hf.bench.provenance import describe_model
 from dflash_hf.errors import HubError, OptionsError
+from dflash_hf.target.quantise import refuse_unknown_quantization
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,16 @@ class Pair:
     def describe(self) -> str:
         """Target, drafter, dtype and device in one line."""
         dtype = str(self.model.dtype).removeprefix("torch.")
-        return f"{self.names['target']} with {self.names['drafter']}; {dtype} on {self.model.device}"
+        kind = describe_model(self.model)["quantization"]
+        quantised = f", target quantised ({kind})" if kind else ""
+        return f"{self.names['target']} with {self.names['drafter']}; {dtype}{quantised} on {self.device}"
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs belong."""
+        from dflash_hf.target.devices import computing_device
+
+        return computing_device(self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ class PairSource:
     """Where a pair comes from and how it is loaded; without a target it is the embedded pair.
 
     Raises:
-        OptionsError: an unknown dtype, or a target without a drafter.
+        OptionsError: an unknown dtype or quantization, or a target without a drafter.
     """
 
     target: str | None = None  # folder or Hub id
@@ -52,9 +63,11 @@ class PairSource:
     device_map: str | None = None  # None: the accelerator, where there is one
     attn_implementation: str | None = None
     local_files_only: bool = False
+    quantization: str | None = None  # of the target, one of QUANTIZATIONS; the drafter stays in its own dtype
 
     def __post_init__(self) -> None:
         refuse_unknown_dtype(self.dtype)
+        refuse_unknown_quantization(self.quantization)
         if self.target is not None and self.drafter is None:
             raise OptionsError("a target needs a drafter: the embedded drafter only drafts for the embedded target")
 
@@ -116,6 +129,7 @@ class PairSource:
                 device_map=device,
                 attn_implementation=self.attn_implementation,
                 local_files_only=self.local_files_only,
+                quantization=self.quantization,
             )
         except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
             raise HubError(f"cannot load the target {target}: {str(error).strip().splitlines()[0]}") from error

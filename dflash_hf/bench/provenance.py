@@ -14,7 +14,7 @@ from dflash_hf import __version__
 
 __all__ = ["describe_machine", "describe_model", "provenance", "versions"]
 
-_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "huggingface-hub")
+_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "huggingface-hub", "bitsandbytes")
 
 
 def provenance(model: Any, pair: dict[str, str]) -> dict[str, Any]:
@@ -64,15 +64,28 @@ def describe_machine() -> dict[str, Any]:
 
 def describe_model(model: Any) -> dict[str, Any]:
     """Dtype, device, attention and quantisation of a loaded model."""
-    quantised = getattr(model.config, "quantization_config", None)
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+    from dflash_hf.target.devices import computing_device
+
     return {
         "class": type(model).__name__,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
+        "device": str(computing_device(model)),
         "attn_implementation": model.config._attn_implementation,
-        "quantization": None if method is None else str(getattr(method, "value", method)),
+        "quantization": _quantization(getattr(model.config, "quantization_config", None)),
     }
+
+
+def _quantization(config: Any) -> str | None:
+    """The method; for bitsandbytes, which has several, also which."""
+    fields: dict[str, Any] = config if isinstance(config, dict) else dict(vars(config)) if config is not None else {}
+    method = fields.get("quant_method")
+    if method is None:
+        return None
+    name = str(getattr(method, "value", method))
+    if fields.get("load_in_8bit") or fields.get("_load_in_8bit"):
+        return f"{name} 8-bit"
+    four = fields.get("load_in_4bit") or fields.get("_load_in_4bit")
+    return f"{name} 4-bit {fields.get('bnb_4bit_quant_type')}" if four else name
 
 
 def _cpu_name() -> str:

@@ -31,7 +31,6 @@ def with_own_embedding(drafter: DFlashDrafter, target: PreTrainedModel) -> DFlas
     rows = view.vocab_rows if config.stored_vocab_size is None else int(config.stored_vocab_size)
     if rows > view.vocab_rows:
         raise CheckpointError(f"the drafter is of {rows} ids, {view.public_name} embeds {view.vocab_rows}")
-    device = next((p.device for p in view.embedding.parameters() if p.device.type != "meta"), drafter.device)
-    table = view.embed(torch.arange(rows, device=device)[None], config.embedding)[0] * config.embedding_scale
+    table = view.embed(torch.arange(rows)[None], config.embedding)[0] * config.embedding_scale
     config.embedding, config.embedding_scale, config.stored_vocab_size = "own", 1.0, rows
     return redescribed(drafter, config, {"embed_tokens.weight": table.to(drafter.device, drafter.dtype)})

@@ -107,7 +107,7 @@ def _cases(pair: Pair, prompts: list[Prompt], raw: bool, thinking: bool | None) 
     from dflash_hf.bench.prompts import encode
 
     def inputs(text: str) -> Any:
-        return to_device(encode(pair.tokenizer, text, chat=not raw, thinking=thinking), pair.model.device)
+        return to_device(encode(pair.tokenizer, text, chat=not raw, thinking=thinking), pair.device)
 
     return [Case(prompt.name, inputs(prompt.text), prompt.group) for prompt in prompts]
 

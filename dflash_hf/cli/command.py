@@ -73,6 +73,13 @@ class PairOptions:
             rich_help_panel=_PAIR_PANEL,
         ),
     ] = None
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            help="bnb-8bit or bnb-4bit (nf4), of the target; the drafter stays in its own dtype. Needs bitsandbytes.",
+            rich_help_panel=_PAIR_PANEL,
+        ),
+    ] = None
     attn_implementation: Annotated[
         str | None,
         typer.Option(help="eager, sdpa, flash_attention_2 ...", rich_help_panel=_PAIR_PANEL),
@@ -104,6 +111,10 @@ class TargetOptions:
         typer.Option(
             help="As transformers has it. Default: the accelerator, when there is one.", rich_help_panel=_TARGET_PANEL
         ),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        typer.Option(help="bnb-8bit or bnb-4bit (nf4). Needs bitsandbytes.", rich_help_panel=_TARGET_PANEL),
     ] = None
     local_files_only: Annotated[
         bool, typer.Option("--local-files-only", help="Never ask the Hub.", rich_help_panel=_TARGET_PANEL)

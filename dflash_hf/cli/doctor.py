@@ -75,7 +75,7 @@ def _examine(pair: Pair, tokens: int, raw: bool, thinking: bool | None) -> dict[
     from dflash_hf.bench.prompts import encode
     from dflash_hf.target.view import view_target
 
-    inputs = to_device(encode(pair.tokenizer, PROMPT, chat=not raw, thinking=thinking), pair.model.device)
+    inputs = to_device(encode(pair.tokenizer, PROMPT, chat=not raw, thinking=thinking), pair.device)
     found: dict[str, Any] = {"pair": pair.names, **describe_pair(pair)}
     found["cache"] = cache_kind(pair.model, inputs["input_ids"])
     note(f"probing: {tokens} tokens of the target's own answer")

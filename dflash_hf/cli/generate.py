@@ -86,7 +86,7 @@ def _encoded(pair: Pair, text: str, raw: bool, thinking: bool | None) -> Any:
     from dflash_hf.bench.measure import to_device
     from dflash_hf.bench.prompts import encode
 
-    return to_device(encode(pair.tokenizer, text, chat=not raw, thinking=thinking), pair.model.device)
+    return to_device(encode(pair.tokenizer, text, chat=not raw, thinking=thinking), pair.device)
 
 
 def _warm_up(pair: Pair, inputs: Any, sampling: Sampling) -> None:
@@ -144,7 +144,7 @@ def _summarise(
     if outcome is not None and other is not None:
         ratio = answer.tokens_per_second / other.tokens_per_second
         typer.echo(f"{ratio:.2f}x plain in this one run; {outcome.line}")
-        if ratio < 1 and pair.model.device.type == "cpu":
+        if ratio < 1 and pair.device.type == "cpu":
             typer.echo("on a CPU a pass over a block costs far more than a pass over a token: see Limits in the README")
     elif other is not None:
         typer.echo(f"sampled at temperature {sampling.temperature:g}: two draws, so their texts are not compared")

@@ -11,6 +11,7 @@ from dflash_hf.bench.pair import pick_dtype, refuse_unknown_dtype
 from dflash_hf.cli.command import TargetOptions, note
 from dflash_hf.cli.quiet import quiet_transformers
 from dflash_hf.errors import HubError
+from dflash_hf.target.quantise import quantization_config, refuse_unknown_quantization
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,10 +38,11 @@ def load_target(options: TargetOptions) -> TargetView:
     """The target, in evaluation mode, on this process's accelerator where there is one.
 
     Raises:
-        OptionsError: an unknown dtype.
+        OptionsError: an unknown dtype or quantization, or bitsandbytes is not installed.
         DFlashError: it cannot be had, or is no causal LM.
     """
     refuse_unknown_dtype(options.dtype)
+    refuse_unknown_quantization(options.quantization)
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -50,11 +52,14 @@ def load_target(options: TargetOptions) -> TargetView:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = options.device_map or _own_device()
+    dtype = pick_dtype(options.dtype, device not in (None, "cpu"))
+    config = None if options.quantization is None else quantization_config(options.quantization, dtype)
     with _explained(options):
         model = AutoModelForCausalLM.from_pretrained(
             _source(options),
-            dtype=pick_dtype(options.dtype, device not in (None, "cpu")),
+            dtype=dtype,
             device_map=device,
+            **({} if config is None else {"quantization_config": config}),
             local_files_only=options.local_files_only,
         )
     return view_target(model.eval())

@@ -78,7 +78,7 @@ def _check(pair: Pair, prompt: str, sampling: Sampling, raw: bool, thinking: boo
     from dflash_hf.bench.prompts import encode
 
     note(f"checking: {prompt[:60]}")
-    inputs = to_device(encode(pair.tokenizer, prompt, chat=not raw, thinking=thinking), pair.model.device)
+    inputs = to_device(encode(pair.tokenizer, prompt, chat=not raw, thinking=thinking), pair.device)
     fast, slow = drafted(pair, inputs, sampling), plain(pair, inputs, sampling)
     verdict = judge(pair.model, inputs["input_ids"], fast.tokens)
     ok = parts_at_near_tie(slow.tokens, fast.tokens, verdict)

@@ -67,7 +67,8 @@ def attach(model: PreTrainedModel, drafter: DFlashDrafter | None = None) -> PreT
     if drafter is not None:
         check_pair(model, drafter)
     elif not isinstance(model, PreTrainedModel):
-        raise OptionsError(f"attach takes a loaded transformers model, got {type(model).__name__}")
+        hint = "; of a PEFT model take get_base_model()" if hasattr(model, "get_base_model") else ""
+        raise OptionsError(f"attach takes a loaded transformers model, got {type(model).__name__}{hint}")
     detach(model)
     ours = {
         "generate": types.MethodType(generate, model),

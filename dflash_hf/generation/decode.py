@@ -149,7 +149,7 @@ def _loop(
     row: int,
 ) -> SequentialLoop:
     """The loop of one row, with a cache, a context, a clock and a trace of its own."""
-    clock, state = RoundClock(view.model.device), state_of(view, cache)
+    clock, state = RoundClock(view.device), state_of(view, cache)
     engine = engine_of(clock=clock, context=context)
     call = one_row(engine=engine, state=state, processors=processors, clock=clock, row=row)
     return SequentialLoop(call, new_trace(view, engine.drafter, state.kind))

@@ -6,8 +6,10 @@ import os
 from os import PathLike
 from typing import Any
 
+import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from dflash_hf.checkpoints.placement import resolve_dtype
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import HubError, OptionsError, warn
 from dflash_hf.generation.attach import attach
@@ -16,7 +18,9 @@ from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.record import last_trace
 from dflash_hf.pretrained.auto import AUTO, choose_drafter
 from dflash_hf.target.pairing import check_pair
-from dflash_hf.target.view import model_name
+from dflash_hf.target.plain_weights import is_quantised
+from dflash_hf.target.quantise import quantization_config
+from dflash_hf.target.view import model_name, view_target
 from dflash_hf.trace import Trace
 
 __all__ = ["DFlashModel", "load_pair"]
@@ -31,6 +35,7 @@ def load_pair(
     dtype: Any = "auto",
     device_map: Any = None,
     attn_implementation: str | None = None,
+    quantization: str | None = None,
     local_files_only: bool = False,
     token: str | bool | None = None,
     cache_dir: str | PathLike[str] | None = None,
@@ -41,10 +46,12 @@ def load_pair(
     Args:
         target: a Hub id, a folder, or a loaded model.
         drafter: a Hub id, a folder, or a loaded drafter; ``"auto"`` takes the one published for this target
-            (:func:`dflash_hf.pretrained.auto.choose_drafter`) and warns which. One that is loaded here gets the
-            target's device and dtype.
+            (:func:`dflash_hf.pretrained.auto.choose_drafter`) and warns which. One that is loaded here goes to the
+            device of the target's head, in the target's dtype; beside a quantised target in ``dtype``, as stored by
+            default.
         revision, target_revision: branch, tag or commit on the Hub of the drafter, and of the target.
         dtype, device_map, attn_implementation: of the target.
+        quantization: ``"bnb-8bit"`` or ``"bnb-4bit"`` (nf4): the target's linear layers, as bitsandbytes has them.
         local_files_only, token, cache_dir: for both.
         target_options: further arguments of ``AutoModelForCausalLM.from_pretrained``.
 
@@ -53,8 +60,8 @@ def load_pair(
 
     Raises:
         HubError: the Hub, or a folder, did not deliver one of them.
-        OptionsError: the target cannot be loaded with this dtype, device_map or attn_implementation, or no drafter
-            is known for it (``"auto"``).
+        OptionsError: the target cannot be loaded with this dtype, device_map, attn_implementation or quantization,
+            or no drafter is known for it (``"auto"``).
         CheckpointError, IncompatiblePairError: the drafter cannot be read, or does not fit.
     """
     shared = {"local_files_only": local_files_only, "token": token, "cache_dir": cache_dir}
@@ -63,6 +70,10 @@ def load_pair(
         choice = choose_drafter(name, local_files_only=local_files_only, token=token)
         warn(choice.sentence(name))
         drafter, revision = choice.drafter, revision or choice.revision
+    if quantization is not None:
+        if isinstance(target, PreTrainedModel) or target_options.get("quantization_config") is not None:
+            raise OptionsError("quantization quantises a target as it is loaded here, by itself: drop it")
+        target_options["quantization_config"] = quantization_config(quantization, dtype)
     # The drafter first: it is small, and a mistake in it is found at once.
     loaded = (
         drafter
@@ -75,8 +86,15 @@ def load_pair(
         target_options |= {"revision": target_revision or "main", "dtype": dtype, "device_map": device_map, **shared}
         target = _load_target(target, target_options)
     if loaded is not drafter:
-        loaded = loaded.to(target.device, target.dtype)
+        loaded = loaded.to(view_target(target).head_device, _drafter_dtype(loaded, target, dtype))
     return attach(target, loaded), loaded
+
+
+def _drafter_dtype(drafter: DFlashDrafter, target: PreTrainedModel, asked: Any) -> torch.dtype:
+    """The target's; of a quantised target, whose dtype says little, what was asked for, or the drafter's own."""
+    if not is_quantised(target):
+        return target.dtype
+    return drafter.dtype if asked in (None, "auto") else resolve_dtype(asked, drafter.dtype)
 
 
 def _load_target(name: str | PathLike[str], options: dict[str, Any]) -> PreTrainedModel:
@@ -88,6 +106,8 @@ def _load_target(name: str | PathLike[str], options: dict[str, Any]) -> PreTrain
         raise HubError(f"cannot load the target {name}: {_first_line(error)}") from error
     except (ValueError, ImportError, AttributeError, AssertionError) as error:
         said = {key: options.get(key) for key in ("dtype", "device_map", "attn_implementation")}
+        if (quantised := options.get("quantization_config")) is not None:
+            said["quantization"] = getattr(getattr(quantised, "quant_method", None), "value", quantised)
         settings = ", ".join(f"{key}={value}" for key, value in said.items() if value is not None)
         raise OptionsError(f"cannot load the target {name} with {settings}: {_first_line(error)}") from error
     return model

@@ -38,6 +38,6 @@ def new_trace(view: TargetView, drafter: DFlashDrafter, state: str) -> Trace:
         target=view.public_name,
         drafter=public_name(model_name(drafter)),
         dtype=str(view.model.dtype).removeprefix("torch."),
-        device=str(view.model.device),
+        device=str(view.device),
         attn_implementation=str(view.model.config._attn_implementation),
     )

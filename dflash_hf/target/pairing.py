@@ -100,6 +100,8 @@ def _borrowed(view: TargetView, drafter: DFlashDrafter) -> list[str]:
         borrowed, width = " and ".join(parts), view.hidden_size
         verb = "are" if len(parts) > 1 else "is"
         return [f"it is {config.hidden_size} wide and uses the target's {borrowed}, which {verb} {width} wide"]
+    if "embedding" in parts and (hidden := view.hides_rows(config.embedding)):
+        return [f"it was trained on rows as they are stored, but {hidden}"]
     embedded = getattr(view.embedding, "embedding_dim", view.hidden_size)
     if "embedding" in parts and embedded != config.hidden_size:
         return [f"it needs embeddings {config.hidden_size} wide, the target's are {embedded} wide"]

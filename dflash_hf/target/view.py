@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dflash_hf.errors import UnsupportedTargetError
+from dflash_hf.target.devices import computing_device
+from dflash_hf.target.plain_weights import unreadable
 from dflash_hf.target.positions import room_for_drafts
 from dflash_hf.target.scales import embedding_scale, logit_multiplier, logit_softcap
 
 __all__ = ["TargetView", "model_name", "public_name", "view_target"]
 
+_CHANGES = ("embed_norm", "embed_scale")  # what an embedding's module may do to its rows
 _LAYER_LISTS = ("layers", "h", "blocks")  # what decoder stacks call their list of layers
 
 
@@ -80,6 +84,30 @@ class TargetView:
         """The target's soft cap on its logits, after the multiplier."""
         return logit_softcap(self.model.config)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the target's inputs belong; ``model.device`` says "meta" of an offloaded one."""
+        return computing_device(self.model)
+
+    @property
+    def head_device(self) -> torch.device:
+        """Where logits come from: a drafter that borrows the head is best off there."""
+        return computing_device(self.head, self.device)
+
+    def hides_rows(self, source: str) -> str | None:
+        """Why :meth:`embed` cannot give what a drafter of this ``source`` was trained on, or None."""
+        if not self._reads_rows(source):
+            return None
+        weight = self.embedding._parameters.get("weight")
+        why = "wrapped by an adapter" if weight is None else unreadable(weight)
+        return None if why is None else f"the target's embedding changes its rows, which cannot be read: it is {why}"
+
+    def _reads_rows(self, source: str) -> bool:
+        """Whether the embedding's module does more than this source wants of it."""
+        parts = list(self.embedding.modules())
+        normed, scaled = (any(getattr(part, name, None) is not None for part in parts) for name in _CHANGES)
+        return normed or (scaled and source != "target")
+
     def room(self, position: int, length: int, held: int) -> int | None:
         """How many tokens may be drafted here; see :func:`dflash_hf.target.positions.room_for_drafts`."""
         return room_for_drafts(self.text_config, position, length, held)
@@ -90,22 +118,23 @@ class TargetView:
         A norm inside the module (Muse, Inkling) is no scale: drafters were trained without it, and transformers' own
         DFlash leaves it out as well.
         """
-        normed = getattr(self.embedding, "embed_norm", None) is not None
-        if source == "target" and not normed:
-            embedded = self.embedding(token_ids)
-        else:
+        token_ids = token_ids.to(computing_device(self.embedding, token_ids.device))
+        if self._reads_rows(source):
             embedded = nn.functional.embedding(token_ids, self.embedding.get_parameter("weight"))
+        else:  # called, not read: it may be quantised, offloaded or wrapped by an adapter
+            embedded = self.embedding(token_ids)
         scale = embedding_scale(self.model.config) if source == "target" else 1.0
         return embedded if scale == 1.0 else embedded * scale
 
     def project(self, hidden_states: Tensor) -> Tensor:
-        """The target's LM head. The head is called, its weight never read: it may be quantised or offloaded."""
-        parameter = next(self.head.parameters(), None)
-        if parameter is not None and parameter.device.type != "meta":
-            hidden_states = hidden_states.to(parameter.device)
-            if parameter.is_floating_point():
-                hidden_states = hidden_states.to(parameter.dtype)
-        return self.head(hidden_states)
+        """The target's LM head. The head is called, its weight never read: it may be quantised or offloaded.
+
+        It gets what the target itself would give it: bitsandbytes' layers adopt the dtype of what they are given.
+        """
+        weight = next(self.head.parameters(), None)
+        as_stored = weight is not None and unreadable(weight) in (None, "offloaded")
+        dtype = weight.dtype if weight is not None and as_stored else self.model.dtype
+        return self.head(hidden_states.to(computing_device(self.head, hidden_states.device), dtype))
 
 
 def model_name(model: PreTrainedModel) -> str:
@@ -129,6 +158,11 @@ def view_target(model: PreTrainedModel) -> TargetView:
         UnsupportedTargetError: no decoder stack with a list of layers, no embedding or no head: not a causal LM
             whose layers can be tapped.
     """
+    if hasattr(model, "get_base_model") and hasattr(model, "peft_config"):
+        raise UnsupportedTargetError(
+            f"the target is a {type(model).__name__}, which is peft's; attach and draft for the model inside it "
+            "(model.get_base_model()), its adapters take part as they are set"
+        )
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedTargetError(
             f"the target must be a loaded transformers model, got {type(model).__name__} ({model!r}); "

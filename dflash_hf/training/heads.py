@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_hf.errors import TrainingError
+from dflash_hf.target.plain_weights import unreadable
 from dflash_hf.target.view import TargetView
 from dflash_hf.training.documents import Document
 from dflash_hf.training.packs import NO_LABEL
@@ -53,11 +54,11 @@ def head_parameters(view: TargetView) -> tuple[Tensor, Tensor | None]:
         TrainingError: the head is no plain linear layer in memory: quantised, wrapped or offloaded.
     """
     head = view.head
-    if type(head) is not nn.Linear or not head.weight.is_floating_point() or head.weight.device.type == "meta":
-        where = " on the meta device" if any(part.device.type == "meta" for part in head.parameters()) else ""
+    why = None if type(head) is nn.Linear else f"a {type(head).__name__}"
+    if why := why or next(filter(None, map(unreadable, head.parameters())), None):
         raise TrainingError(
-            f"training reads the rows of the target's head, but that of {view.name} is a {type(head).__name__}{where}; "
-            "load the target unquantised and not offloaded"
+            f"training reads the rows of the target's head, but that of {view.name} is {why}; load the target "
+            "unquantised, not offloaded, and with its adapters merged"
         )
     return head.weight.detach(), None if head.bias is None else head.bias.detach()
 

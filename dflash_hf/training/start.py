@@ -9,11 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dflash_hf.checkpoints.expressible import beyond_v1
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.pairing import check_pair
+from dflash_hf.target.plain_weights import unreadable
 from dflash_hf.target.view import TargetView
 from dflash_hf.training.checkpoint import drafter_of_run, holds_run
 from dflash_hf.training.recipe import Recipe
@@ -85,6 +87,7 @@ def _copy_layers(view: TargetView, drafter: DFlashDrafter, sources: tuple[int, .
     _copy_final_norm(view, drafter)
     for layer, source in zip(drafter.layers, sources, strict=True):
         origin = dict(view.layers[source].named_parameters())
+        _refuse_unreadable(view, source, origin)
         for name, parameter in layer.named_parameters():
             if name in origin:
                 if origin[name].shape != parameter.shape:
@@ -101,6 +104,17 @@ def _copy_layers(view: TargetView, drafter: DFlashDrafter, sources: tuple[int, .
     drafter.fusion.fc.weight[:, -width:] = torch.eye(width)
     first = view.layers[sources[0]]
     drafter.fusion.norm.weight.copy_(first.get_parameter("input_layernorm.weight"))
+
+
+def _refuse_unreadable(view: TargetView, source: int, origin: dict[str, Tensor]) -> None:
+    """Integers of the right shape would be copied as if they were weights."""
+    found = {name: why for name, weight in origin.items() if (why := unreadable(weight)) is not None}
+    found |= {name: "wrapped by an adapter" for name in origin if ".base_layer." in name}
+    for name, why in found.items():
+        raise TrainingError(
+            f"layer {source} of {view.public_name}: {name} is {why} and cannot be copied; load the target "
+            "unquantised, not offloaded, and with its adapters merged, or set warm_layers to []"
+        )
 
 
 _HEAD_NORMS = {

@@ -126,7 +126,7 @@ class _Batch:
         self._view, self._recorder, self._on_taps = view, recorder, on_taps
         self._cache = answer_cache(view.model)
         self._takes = set(inspect.signature(view.model.forward).parameters)
-        self._device = view.model.device
+        self._device = view.device
         self._mask = torch.ones(len(self.rows), 0, dtype=torch.long)  # [B, T]
         self._next = torch.zeros(len(self.rows), 1, dtype=torch.long)  # [B, 1] position of the next token
 

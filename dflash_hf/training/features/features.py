@@ -126,7 +126,7 @@ class OnTheFly:
         lengths = [len(row) for row in rows]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         real = torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]
-        device = self.view.model.device
+        device = self.view.device
         mask = None if bool(real.all()) else real.long().to(device)
         if frequencies_change(self.view.text_config, ids.shape[1]):
             # The host's dynamic frequencies stay those of the longest forward until a short one sets them back.

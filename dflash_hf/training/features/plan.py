@@ -165,8 +165,8 @@ def _timed(source: OnTheFly, documents: list[Document]) -> float:
 
 
 def _finish(view: TargetView) -> None:
-    if view.model.device.type != "cpu":
-        torch.accelerator.synchronize(view.model.device)
+    if view.device.type != "cpu":
+        torch.accelerator.synchronize(view.device)
 
 
 def _choose(
