@@ -18,7 +18,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile
 export PROMPT
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo install target test test-slow test-oldest check docs time-help clean
+.PHONY: help run demo install target test test-slow test-quantised test-oldest check docs time-help clean
 
 help:
 	@echo "make run          install, fetch the embedded target, answer PROMPT='...'   (options: ARGS='--json')"
@@ -27,6 +27,7 @@ help:
 	@echo "make check        format, lint, types, import direction"
 	@echo "make docs         the pages, into docs/_build/html"
 	@echo "make test-slow    the tests that take minutes"
+	@echo "make test-quantised  those of quantised targets alone (installs bitsandbytes, 43 MB)"
 	@echo "make test-oldest  the suite on $(OLDEST_TRANSFORMERS)"
 	@echo "make time-help    how long dflash-hf --help takes here"
 	@echo "make clean        removes what these targets made"
@@ -44,8 +45,11 @@ target: $(VENV)/.stamp-target
 test: install target
 	$(BIN)/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
 
-test-slow: install target
+test-slow: install $(VENV)/.stamp-quantize target
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow and not gpu" $(PYTEST_ARGS)
+
+test-quantised: install $(VENV)/.stamp-quantize target
+	$(BIN)/python -m pytest -q -m "slow and not gpu" tests/exact/test_quantised.py tests/exact/test_torchao.py $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_VENV)/.stamp-oldest $(OLDEST_VENV)/.stamp-target
 	$(OLDEST_VENV)/bin/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
@@ -90,6 +94,10 @@ clean:
 	$*/bin/python -m pip install -q "$(OLDEST_TRANSFORMERS)" -e ".[dev]"
 	@touch $@
 
+%/.stamp-quantize: %/.stamp-install
+	$*/bin/python -m pip install -q -e ".[quantize]"
+	@touch $@
+
 %/.stamp-docs: %/.stamp-install
 	$*/bin/python -m pip install -q -e ".[docs]"
 	@touch $@
@@ -99,4 +107,4 @@ clean:
 	$*/bin/python -m pip install -q --no-deps "$(TARGET_WHEEL)"
 	@touch $@
 
-.PRECIOUS: %/bin/python %/.stamp-torch %/.stamp-install %/.stamp-oldest %/.stamp-docs %/.stamp-target
+.PRECIOUS: %/bin/python %/.stamp-torch %/.stamp-install %/.stamp-oldest %/.stamp-quantize %/.stamp-docs %/.stamp-target

@@ -1,6 +1,7 @@
 """The demo as a Hugging Face Space, on a CPU, a GPU or ZeroGPU; ``python app.py`` runs it anywhere else.
 
 ``DEMO_TARGET`` and ``DEMO_DRAFTER`` (Hub ids or folders) name a pair; without them it is the embedded one.
+``DEMO_QUANTIZATION`` (bnb-8bit, bnb-4bit) quantises the target.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from dflash_hf.bench.pair import PairSource
 
 LIMITS = Limits(new_tokens=512, seconds=60)  # a public page: one visitor must not hold the queue for long
 
-pairs = Pairs(PairSource(os.environ.get("DEMO_TARGET"), os.environ.get("DEMO_DRAFTER")), warm_up=spaces is None)
+source = PairSource(
+    os.environ.get("DEMO_TARGET"),
+    os.environ.get("DEMO_DRAFTER"),
+    quantization=os.environ.get("DEMO_QUANTIZATION"),
+)
+pairs = Pairs(source, warm_up=spaces is None)
 if spaces is None:
     pairs.preload()
     page = build(pairs, LIMITS)

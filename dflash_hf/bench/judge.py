@@ -193,7 +193,8 @@ def _readings(model: PreTrainedModel, sequence: Tensor, prompt_tokens: int) -> I
             yield place, logits, float((difference - difference.mean()).square().mean())
 
 
-def _replay(model: PreTrainedModel, sequence: Tensor, prompt_tokens: int, ends: Iterable[int]
+def _replay(
+    model: PreTrainedModel, sequence: Tensor, prompt_tokens: int, ends: Iterable[int]
 ) -> Iterator[tuple[int, Tensor]]:
     """Yields (place of the first row, logits [n, V]) for every row that predicts an emitted token.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_hf.bench.provenance import describe_model
 from dflash_hf.errors import HubError, OptionsError
-from dflash_hf.target.quantise import refuse_unknown_quantization
+from dflash_hf.target.quantise import check_quantization
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class PairSource:
     """Where a pair comes from and how it is loaded; without a target it is the embedded pair.
 
     Raises:
-        OptionsError: an unknown dtype or quantization, or a target without a drafter.
+        OptionsError: an unknown dtype or quantization, bitsandbytes missing, or a target without a drafter.
     """
 
     target: str | None = None  # folder or Hub id
@@ -67,7 +67,7 @@ class PairSource:
 
     def __post_init__(self) -> None:
         refuse_unknown_dtype(self.dtype)
-        refuse_unknown_quantization(self.quantization)
+        check_quantization(self.quantization)
         if self.target is not None and self.drafter is None:
             raise OptionsError("a target needs a drafter: the embedded drafter only drafts for the embedded target")
 

@@ -11,7 +11,7 @@ from dflash_hf.bench.pair import pick_dtype, refuse_unknown_dtype
 from dflash_hf.cli.command import TargetOptions, note
 from dflash_hf.cli.quiet import quiet_transformers
 from dflash_hf.errors import HubError
-from dflash_hf.target.quantise import quantization_config, refuse_unknown_quantization
+from dflash_hf.target.quantise import check_quantization, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,7 +42,7 @@ def load_target(options: TargetOptions) -> TargetView:
         DFlashError: it cannot be had, or is no causal LM.
     """
     refuse_unknown_dtype(options.dtype)
-    refuse_unknown_quantization(options.quantization)
+    check_quantization(options.quantization)
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -31,6 +31,7 @@ from dflash_hf.generation.rows import level, row_of_arguments
 from dflash_hf.generation.sequential import Call, SequentialLoop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
+from dflash_hf.target.adapters import prepends_virtual_tokens
 from dflash_hf.target.cache_rows import split_cache
 from dflash_hf.target.packing import PackedWeights
 from dflash_hf.target.pairing import pair_view
@@ -82,8 +83,8 @@ def generate(
     view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
     if not rows:
         raise RuntimeError("there is no row to decode: input_ids has a batch of 0")
-    synced = host.synchronises(model, None)
-    if reason := refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced):
+    synced, virtual = host.synchronises(model, None), prepends_virtual_tokens(model)
+    if reason := refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced, virtual=virtual):
         raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {reason}.")
     if rows > 1 and (
         reason := several_rows_refusal(logits_processor, stopping_criteria)

@@ -18,6 +18,7 @@ from dflash_hf.generation.memory import ContextMemory
 from dflash_hf.generation.refusals import STREAMED_ROWS, refusal, refusal_in_the_hosts_loop
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
+from dflash_hf.target.adapters import prepends_virtual_tokens
 from dflash_hf.target.pictures import mismatched_pictures
 from dflash_hf.target.view import model_name, public_name
 
@@ -68,6 +69,7 @@ def arguments_for_our_loop(
         keeps_cache=host.keeps_cache(model),
         synced=host.synchronises(model, call.get("synced_gpus")),
         static=host.static_cannot(model),
+        virtual=prepends_virtual_tokens(model),
     )
     if cache is None:  # a filled one may hold pictures of earlier turns
         reason = reason or mismatched_pictures(model.config, _ids(inputs, forward), forward)
@@ -124,6 +126,7 @@ def check_hosts_loop(
         effective,
         keeps_cache=host.keeps_cache(model),
         synced=host.synchronises(model, call.get("synced_gpus")),
+        virtual=prepends_virtual_tokens(model),
     )
     if reason is not None:
         raise UnsupportedCallError(

@@ -45,6 +45,7 @@ def refusal(
     keeps_cache: bool = True,
     synced: bool = False,
     static: str | None = None,
+    virtual: bool = False,
 ) -> str | None:
     """Why this call cannot be drafted, or None.
 
@@ -54,6 +55,7 @@ def refusal(
         keeps_cache: whether the model has a cache at all.
         synced: whether the host would keep several devices in step.
         static: why a static cache of this model cannot be used, or None.
+        virtual: whether an adapter puts tokens before the prompt that stand in no ids.
     """
     for option, why in _RIVALS.items():
         if getattr(config, option, None):
@@ -63,6 +65,8 @@ def refusal(
         return f"decoding mode {mode} (num_beams={config.num_beams}); only greedy decoding and sampling are drafted"
     if config.use_cache is False:
         return "use_cache=False; drafting needs the target's cache"
+    if virtual:
+        return "prompt or prefix tuning, whose tokens stand in no ids; a drafter would count positions without them"
     if not keeps_cache:
         return "the model keeps no cache that generate can prepare; drafting needs one"
     if config.cache_implementation == "static" and static is not None:

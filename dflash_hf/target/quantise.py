@@ -10,18 +10,24 @@ from dflash_hf.errors import OptionsError
 if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig
 
-__all__ = ["QUANTIZATIONS", "quantization_config", "refuse_unknown_quantization"]
+__all__ = ["QUANTIZATIONS", "check_quantization", "quantization_config"]
 
 QUANTIZATIONS = ("bnb-8bit", "bnb-4bit")
 
 
-def refuse_unknown_quantization(name: str | None) -> None:
+def check_quantization(name: str | None) -> None:
     """
     Raises:
-        OptionsError: it is neither None nor one of ``QUANTIZATIONS``.
+        OptionsError: it is neither None nor one of ``QUANTIZATIONS``, or bitsandbytes is not installed.
     """
-    if name is not None and name not in QUANTIZATIONS:
+    if name is None:
+        return
+    if name not in QUANTIZATIONS:
         raise OptionsError(f"quantization is one of {', '.join(QUANTIZATIONS)}, not {name!r}")
+    if find_spec("bitsandbytes") is None:
+        raise OptionsError(
+            f"quantization {name} needs bitsandbytes, which is not installed: pip install 'dflash-hf[quantize]'"
+        )
 
 
 def quantization_config(name: str, dtype: Any = "auto") -> BitsAndBytesConfig:
@@ -34,11 +40,7 @@ def quantization_config(name: str, dtype: Any = "auto") -> BitsAndBytesConfig:
     Raises:
         OptionsError: an unknown name, or bitsandbytes is not installed.
     """
-    refuse_unknown_quantization(name)
-    if find_spec("bitsandbytes") is None:
-        raise OptionsError(
-            f"quantization {name} needs bitsandbytes, which is not installed: pip install 'dflash-hf[quantize]'"
-        )
+    check_quantization(name)
     from transformers import BitsAndBytesConfig
 
     if name == "bnb-8bit":
