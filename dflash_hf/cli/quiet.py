@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from logging import ERROR, getLogger
 from typing import TextIO
 
 __all__ = ["quiet_libraries", "quiet_transformers"]
@@ -48,6 +49,7 @@ def quiet_transformers() -> None:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+    getLogger("bitsandbytes").setLevel(ERROR)  # its 8-bit layers log a line at every multiplication
     logging.disable_progress_bar()
     if not sys.stderr.isatty():
         disable_progress_bars()

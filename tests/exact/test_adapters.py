@@ -115,13 +115,15 @@ def test_adapters_switched_disabled_and_merged_between_calls():
     drafted_like(merged, greedy(merged, prompt(), NEW))
 
 
-def test_adapter_that_transformers_loads_itself():
-    model = tiny_target("llama")
+def test_adapter_in_the_model_itself_as_transformers_loads_one():
     torch.manual_seed(3)
-    model.add_adapter(peft.LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "up_proj"]), "mine")
+    config = peft.LoraConfig(r=4, init_lora_weights=False, target_modules=["q_proj", "up_proj"])
+    model = peft.inject_adapter_in_model(config, tiny_target("llama"), "mine").eval()
     plain = greedy(model, prompt(), NEW)
     drafted_like(model, plain)
-    model.disable_adapters()
+    for part in model.modules():
+        if isinstance(part, peft.tuners.tuners_utils.BaseTunerLayer):
+            part.enable_adapters(False)
     assert not torch.equal(greedy(model, prompt(), NEW), plain)
     drafted_like(model, greedy(model, prompt(), NEW))
 
