@@ -26,9 +26,9 @@ def weights_fingerprint(model: nn.Module) -> str:
 def _digest(parameter: Tensor) -> bytes:
     digest = hashlib.sha256(str(tuple(parameter.shape)).encode())
     if parameter.device.type != "meta" and parameter.numel():
-        if hasattr(type(parameter.data), "__tensor_flatten__"):  # torchao's: made of plain tensors
-            names, _ = parameter.data.__tensor_flatten__()
-            for name in sorted(names):
+        inner = getattr(parameter.data, "__tensor_flatten__", None)
+        if inner is not None:  # torchao's: made of plain tensors
+            for name in sorted(inner()[0]):
                 digest.update(_digest(getattr(parameter.data, name)))
             return digest.digest()
         values = parameter.detach().reshape(-1)[:: max(1, parameter.numel() // _SAMPLE)]

@@ -54,8 +54,9 @@ def head_parameters(view: TargetView) -> tuple[Tensor, Tensor | None]:
         TrainingError: the head is no plain linear layer in memory: quantised, wrapped or offloaded.
     """
     head = view.head
-    why = None if type(head) is nn.Linear else f"a {type(head).__name__}"
-    if why := why or next(filter(None, map(unreadable, head.parameters())), None):
+    reasons = [why for part in head.parameters() if (why := unreadable(part)) is not None]
+    if type(head) is not nn.Linear or reasons:
+        why = reasons[0] if type(head) is nn.Linear else f"a {type(head).__name__}"
         raise TrainingError(
             f"training reads the rows of the target's head, but that of {view.name} is {why}; load the target "
             "unquantised, not offloaded, and with its adapters merged"

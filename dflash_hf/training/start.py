@@ -6,6 +6,7 @@ target lacks: they start at the root mean square its queries and keys have, so t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -106,7 +107,7 @@ def _copy_layers(view: TargetView, drafter: DFlashDrafter, sources: tuple[int, .
     drafter.fusion.norm.weight.copy_(first.get_parameter("input_layernorm.weight"))
 
 
-def _refuse_unreadable(view: TargetView, source: int, origin: dict[str, Tensor]) -> None:
+def _refuse_unreadable(view: TargetView, source: int, origin: Mapping[str, Tensor]) -> None:
     """Integers of the right shape would be copied as if they were weights."""
     found = {name: why for name, weight in origin.items() if (why := unreadable(weight)) is not None}
     found |= {name: "wrapped by an adapter" for name in origin if ".base_layer." in name}
