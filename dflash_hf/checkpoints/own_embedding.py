@@ -39,6 +39,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     described.vocab_size = described.stored_vocab_size = body["vocab_size"]
     described.embedding = body.get("embedding", described.embedding)
     described.draft_vocab_size = body.get("draft_vocab_size")
+    described.inherits_logit_scale &= described.draft_vocab_size is None
     described.reduced_vocabulary = bool(made)
     notes = list(plain.notes)
     if described.embedding == "own":

@@ -2,7 +2,7 @@
 
 At this border: layer ids are the host's ``hidden_states`` indices, one higher than ours; the body's config lies in
 ``transformer_layer_config``; the embedding is the file's own and never scaled (a file without one means the raw rows of
-its verifier's); the head may list some of the target's ids, as offsets in ``d2t``; a window is counted from the anchor.
+its verifier's); logits are the bare head's, its own or its verifier's; the head may list some of the target's ids, as offsets in ``d2t``; a window is counted from the anchor.
 Source: vllm-project/speculators at c05b95b, ``src/speculators/models``.
 """
 
@@ -53,7 +53,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["mask_token_id"] = fields.integer("mask_token_id", minimum=0)
     body["first_slot"] = 0 if fields.flag("sample_from_anchor", kind == "dspark") else 1
     names = with_weight(canonical_names((name for name in tensors if name != D2T), (*HEAD_NAMES, *SELECTOR)))
-    body["embedding"] = "target_rows"
+    body["embedding"], body["inherits_logit_scale"] = "target_rows", False
     body |= _read_head(fields, kind, names) | read_own_parts(body, tensors, names, tables=(TABLE, *TABLES))
     check_head(fields, body, tensors)
     fields.defaults.extend(layer.defaults)

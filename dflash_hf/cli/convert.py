@@ -41,7 +41,8 @@ def convert(
         str | None,
         typer.Option(
             "--target",
-            help="The drafter's target: checked to fit; its embedding is written where speculators needs one.",
+            help="The drafter's target: checked to fit; speculators gets its embedding where the drafter has none, host is checked for "
+            "its embedding's scale.",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of SRC on the Hub.")] = None,

@@ -102,7 +102,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
         if config.embedding == "own":
             embeds = drafter.embed_tokens(ids)
         else:
-            embeds = self.view.embed(ids.to(self._embedding_device()), config.embedding)
+            embeds = self.view.embed(ids, config.embedding)
         embeds = (embeds * config.embedding_scale).to(drafter.device, drafter.dtype)
         if config.mask_embedding:
             embeds = torch.where((ids == config.mask_token_id)[..., None], drafter.mask_embedding, embeds)
@@ -128,10 +128,6 @@ class DFlashCandidateGenerator(CandidateGenerator):
         """A head's output as the drafter's float32 logits, multiplier and soft cap applied."""
         scale = drafter_scale(self.drafter.config, self.view)
         return scaled_logits(outputs, scale.multiplier, scale.softcap)
-
-    def _embedding_device(self) -> torch.device:
-        parameter = next(self.view.embedding.parameters(), None)
-        return self.drafter.device if parameter is None or parameter.device.type == "meta" else parameter.device
 
     # The host's door.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dflash_hf.errors import UnsupportedTargetError
+from dflash_hf.target.embedding import embed_as_module, embed_raw
 from dflash_hf.target.positions import room_for_drafts
 from dflash_hf.target.scales import embedding_scale, logit_multiplier, logit_softcap
 
@@ -85,16 +86,14 @@ class TargetView:
         return room_for_drafts(self.text_config, position, length, held)
 
     def embed(self, token_ids: Tensor, source: str = "target") -> Tensor:
-        """Embeddings [B, K, D] of ids [B, K]: as the target scales them, in its module or after it, or its raw rows.
+        """Embeddings [B, K, D] of ids [B, K], on the embedding's device, whatever the ids' is.
 
-        A norm inside the module (Muse, Inkling) is no scale: drafters were trained without it, and transformers' own
-        DFlash leaves it out as well.
+        ``source``: ``"target"`` as the target scales them, in its module and after it; ``"target_module"`` as its
+        module alone does; ``"target_rows"`` its raw rows. Without a norm inside the module.
         """
-        normed = getattr(self.embedding, "embed_norm", None) is not None
-        if source == "target" and not normed:
-            embedded = self.embedding(token_ids)
-        else:
-            embedded = nn.functional.embedding(token_ids, self.embedding.get_parameter("weight"))
+        if source == "target_rows":
+            return embed_raw(self.embedding, token_ids)
+        embedded = embed_as_module(self.embedding, token_ids)
         scale = embedding_scale(self.model.config) if source == "target" else 1.0
         return embedded if scale == 1.0 else embedded * scale
 

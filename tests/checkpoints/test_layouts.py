@@ -131,6 +131,7 @@ def test_speculators_round_trip_is_exact(
 ) -> None:
     drafter = made(
         dtype, **SPECULATORS[kind], **head, embedding=embedding, layer_windows=windows, target_hidden_size=width,
+        inherits_logit_scale=False,
         layer_causal=[window is not None and not free for window in windows], window_rule="anchor", last_tap="raw",
         num_target_layers=depth, target_name=name, target_layer_ids=taps,
     )  # fmt: skip
@@ -154,7 +155,7 @@ def test_speculators_ids_are_offsets_and_taps_count_from_one(tmp_path: Path) -> 
 
 
 def test_a_borrowed_embedding_is_named_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no embedding of its own.*convert\(\.\.\., target="):
+    with pytest.raises(CheckpointError, match=r"no embedding of its own.*multiplier and soft cap.*convert\(\.\.\., target="):
         convert(made(), tmp_path / "out", to="speculators")
     assert not (tmp_path / "out").exists()
 
