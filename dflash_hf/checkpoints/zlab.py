@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
-from dflash_hf.checkpoints.contradictions import refuse_other_slots
+from dflash_hf.checkpoints.contradictions import refuse_other_slots, said_causal
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.mask_embedding import MASK_EMBEDDING
@@ -102,12 +102,8 @@ def read_scales(fields: Fields) -> dict[str, Any]:
 
 def _read_causal(fields: Fields, sliding: list[bool]) -> list[bool]:
     """``is_causal`` decides for all layers; without it sliding layers are causal in the block, full ones are not."""
-    said = {key: fields.flag(key, None, drafter=True) for key in ("is_causal", "causal")}
-    given = {value for value in said.values() if value is not None}
-    if len(given) > 1:
-        raise CheckpointError(f"config.json contradicts itself: is_causal={said['is_causal']}, causal={said['causal']}")
-    if given:
-        return [given.pop()] * len(sliding)
+    if (said := said_causal(fields)) is not None:
+        return [said] * len(sliding)
     if any(sliding):
         fields.filled("is_causal", "sliding layers", "z-lab's rule: sliding layers causal, full layers bidirectional")
     return list(sliding)

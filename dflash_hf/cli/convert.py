@@ -41,8 +41,8 @@ def convert(
         str | None,
         typer.Option(
             "--target",
-            help="The drafter's target: checked to fit; speculators gets its embedding where the drafter has none, host is checked for "
-            "its embedding's scale.",
+            help="The drafter's target: checked to fit. With it speculators' files get the embedding they need, and "
+            "host's are checked for its scale.",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of SRC on the Hub.")] = None,

@@ -99,10 +99,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings [1, n, D] of ids [1, n] as this drafter was trained on them; a mask may have one of its own."""
         drafter, config = self.drafter, self.drafter.config
-        if config.embedding == "own":
-            embeds = drafter.embed_tokens(ids)
-        else:
-            embeds = self.view.embed(ids, config.embedding)
+        embeds = drafter.embed_tokens(ids) if config.embedding == "own" else self.view.embed(ids, config.embedding)
         embeds = (embeds * config.embedding_scale).to(drafter.device, drafter.dtype)
         if config.mask_embedding:
             embeds = torch.where((ids == config.mask_token_id)[..., None], drafter.mask_embedding, embeds)

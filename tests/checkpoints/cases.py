@@ -56,7 +56,8 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "modelopt use_swa, block past the window": lambda: modelopt(use_swa=True, swa_window_size=2, causal=False),
         "modelopt use_swa, causal": lambda: modelopt(use_swa=True, swa_window_size=2, causal=True),
         "muse": muse, "muse half sliding": lambda: muse(layers=(SLIDING, FULL)), "muse narrow": lambda: muse(window=2),
-        "muse on gemma": lambda: muse("gemma2"), "muse on granite": lambda: muse("granite"), "muse on muse": lambda: muse("muse"),
+        "muse on gemma": lambda: muse("gemma2"),
+        "muse on granite": lambda: muse("granite"), "muse on muse": lambda: muse("muse"),
         "zlab on muse": lambda: zlab(target="muse"), "dflash2 on muse": lambda: dflash2("muse", **caps),
         "jetspec": lambda: jetspec(causal_head=True),
         "jetspec adapter": lambda: jetspec(adapter=True, causal_head=True),
@@ -74,7 +75,9 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "speculators dflash from anchor": lambda: speculators("dflash", sample_from_anchor=True),
         "speculators dflash raw last": lambda: speculators("dflash", aux_hidden_state_layer_ids=[0, 4]),
         "speculators dflash borrowed rows": lambda: speculators("dflash", own=False),
-        "speculators dflash borrowed rows and head": lambda: speculators("dflash", own=False, head=False, target="gemma2"),
+        "speculators dflash borrowed rows and head": lambda: speculators(
+            "dflash", own=False, head=False, target="gemma2"
+        ),
         "speculators dflash borrowed head": lambda: speculators("dflash", head=False, target="gemma2"),
         "speculators dspark borrowed head": lambda: speculators_dspark("vanilla", head=False, target="granite"),
         "speculators dflash sparse": sparse_speculators,

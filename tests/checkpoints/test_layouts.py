@@ -155,7 +155,9 @@ def test_speculators_ids_are_offsets_and_taps_count_from_one(tmp_path: Path) -> 
 
 
 def test_a_borrowed_embedding_is_named_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no embedding of its own.*multiplier and soft cap.*convert\(\.\.\., target="):
+    with pytest.raises(
+        CheckpointError, match=r"no embedding of its own.*multiplier and soft cap.*convert\(\.\.\., target="
+    ):
         convert(made(), tmp_path / "out", to="speculators")
     assert not (tmp_path / "out").exists()
 
