@@ -61,8 +61,8 @@ def load_pair(
     if drafter == AUTO:
         name = model_name(target) if isinstance(target, PreTrainedModel) else os.fspath(target)
         choice = choose_drafter(name, local_files_only=local_files_only, token=token)
-        warn(choice.sentence(name))
-        drafter, revision = choice.drafter, revision or choice.revision
+        warn(choice.sentence(name, revision))
+        drafter = choice.drafter
     # The drafter first: it is small, and a mistake in it is found at once.
     loaded = (
         drafter

@@ -138,17 +138,21 @@ def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     found = diagnose(bad, text, near=float("inf"))  # also where a fault costs this small drafter little
     best = max(found.tried, key=lambda each: each[1])[0]
     assert best.field == field and getattr(best.config, field) == getattr(good.config, field)
+    assert found.best is best and found.best_tau == pytest.approx(tau)
     if found.evaluation.tau < tau / 1.3:  # a layer lower, or the mask, cost this small drafter less than that
-        assert found.better is best and found.better_tau == pytest.approx(tau)
+        assert found.better is best and found.hint is None
     else:
-        assert found.better is None and fault in ("taps one too low", "causal flag")
+        assert found.hint is best and found.better is None and fault in ("taps one too low", "causal flag")
+        assert found.row()["hint"]["tau"] == pytest.approx(tau, abs=1e-4)
     assert bad.config.to_dict() == config.to_dict()
     assert all(torch.equal(before[name], tensor) for name, tensor in bad.state_dict().items())
 
 
 def test_a_good_drafter_is_left_alone(text: ProbeText) -> None:
     found = diagnose(learned(text, {}), text)
-    assert not found.near_one and not found.tried and found.better is None
+    assert not found.near_one and not found.tried and found.best is None
+    asked = diagnose(learned(text, {}), text, near=float("inf"))
+    assert asked.tried and asked.best is None
 
 
 def test_a_drafter_that_knows_nothing_has_no_better_reading(text: ProbeText) -> None:
@@ -157,7 +161,7 @@ def test_a_drafter_that_knows_nothing_has_no_better_reading(text: ProbeText) -> 
         drafter.norm.weight.zero_()  # the same token everywhere, however it is read
     found = diagnose(drafter, text)
     assert found.near_one and found.tried and found.better is None
-    assert found.row()["better"] is None
+    assert found.row()["better"] is None and found.row()["hint"] is None
 
 
 def test_the_key_named_is_the_files_own(text: ProbeText) -> None:

@@ -22,7 +22,9 @@ from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.errors import CheckpointError
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.target.view import view_target
+from tests.checkpoints import slow_target, tiny_dialects
 from tests.checkpoints.test_save import SHAPE, assert_same, described
+from tests.checkpoints.tiny import write_tiny
 
 ROWS = 40
 MARKOV = {"kind": "markov", "rank": 3}
@@ -187,6 +189,15 @@ def test_with_its_target_a_drafter_gets_an_embedding_and_drafts_the_same(
     assert torch.equal(drafts[0].outputs, drafts[1].outputs)
 
 
+def test_with_a_target_that_scales_its_logits_a_borrowed_head_is_refused(tmp_path: Path) -> None:
+    """speculators' engines call the bare head; a drafter that is to inherit a factor would draft otherwise there."""
+    both = slow_target.pair("granite")
+    checkpoint = tiny_dialects.zlab()
+    write_tiny(tmp_path / "zlab", checkpoint.config, checkpoint.tensors)
+    with pytest.raises(CheckpointError, match=r"it has output_multiplier=0\.25"):
+        convert(tmp_path / "zlab", tmp_path / "out", to="speculators", target=both.model)
+
+
 FULL = {"layer_windows": [6, 6]}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "anchor windows": ("zlab", {**FULL, "window_rule": "anchor"}, "windows counted from the anchor"),
@@ -212,6 +223,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "convolutions alone": ("speculators", {"convolution": CONVOLUTION, "embedding": "own"}, "without a selector"),
     "embedding as a tap": ("zlab", {"target_layer_ids": [-1, 3]}, "a tap of the embedding's output"),
     "soft cap there": ("speculators", {"final_logit_softcapping": 20.0, "embedding": "own"}, "softcapping=20.0"),
+    "logits as the target's": ("speculators", {"embedding": "own"}, "whatever multiplier and soft cap"),
+    "the target's module": (
+        "speculators",
+        {"embedding": "target_module", "inherits_logit_scale": False},
+        "no embedding of its own",
+    ),
     "causal full layers": ("speculators", {"layer_causal": [True, True], "embedding": "own"}, "in-block causality"),
     "a mask's embedding": ("zlab", {"mask_embedding": True}, "an embedding of its own for the mask"),
     "sinks": ("zlab", {"attention_sinks": True}, "attention sinks"),
