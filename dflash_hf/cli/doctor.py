@@ -138,7 +138,7 @@ def _show_probe(body: dict[str, Any]) -> None:
     if hint is not None:
         typer.echo(
             f"hint: with {hint['change']} ({hint['key']}) it would be {hint['tau']:.2f}, too little more in this "
-            "probe to call the files wrong. Ask again with --thorough --tokens 512; if it stays so, compare both with bench"
+            "probe to call the files wrong. Ask with --thorough --tokens 512; if it stays, compare both with bench"
         )
     if better is not None:
         few = "near one token a round" if probe["near_one"] else f"{probe['tau']:.2f} tokens a round"
