@@ -15,8 +15,9 @@ from dflash_hf.errors import CheckpointError
 
 __all__ = ["EMBEDDINGS", "FUSIONS", "HEADS", "LAYERS", "WINDOW_RULES", "DFlashConfig"]
 
-# What fills the block: the target's embedding module, its raw rows (no scale, no norm), or an embedding of its own.
-EMBEDDINGS = ("target", "target_rows", "own")
+# What fills the block: what the target's first layer gets, what its embedding module gives (no norm, no factor around
+# it), the module's raw rows, or an embedding of the drafter's own.
+EMBEDDINGS = ("target", "target_module", "target_rows", "own")
 HEADS = ("parallel", "markov", "gru", "selector", "fly")
 LAYERS = ("qwen3", "gemma4")
 FUSIONS = ("concat", "adapter", "normed", "mixed", "mixed_concat", "gated")
@@ -42,13 +43,17 @@ class DFlashConfig(PretrainedConfig):
             ``window`` context rows before the anchor, and the block whole.
         first_slot: the slot that proposes the first token: 1, or 0 where slot ``k`` predicts the token after it.
         num_draft_tokens: tokens proposed from there on; as many as there are slots, unless it is given.
-        embedding: which embedding fills the block: ``"target"`` (the module, with its scale), ``"target_rows"`` or
-            ``"own"``, which is not scaled.
+        embedding: which embedding fills the block: ``"target"`` (scaled as the target scales it, in its module and
+            after it), ``"target_module"`` (scaled by the module alone), ``"target_rows"`` (raw) or ``"own"``, which is
+            not scaled.
         mask_embedding: the masks' embedding is a row of its own.
         embedding_scale: extra factor on the block's embeddings.
         draft_vocab_size: rows of the drafter's own LM head; None borrows the target's.
         reduced_vocabulary: the own head's rows are some of the target's ids, listed in ``d2t``.
-        output_multiplier, final_logit_softcapping: applied to the draft logits, in this order.
+        output_multiplier, final_logit_softcapping: applied to the draft logits, in this order; None is none, or the
+            target's with ``inherits_logit_scale``. A multiplier of 1 that is stated is one, not the target's.
+        inherits_logit_scale: with the target's head, take its multiplier and its soft cap where there is no own one.
+            Never so with a head of the drafter's own.
         head: how hidden states become proposals: ``kind`` (one of ``HEADS``) and what that head takes.
         fusion: how taps become context features, one of ``FUSIONS`` (``drafter.fusion``).
         last_tap: a tap of the target's last layer is read ``"normed"``, as the host's last hidden state, or ``"raw"``.
@@ -100,8 +105,9 @@ class DFlashConfig(PretrainedConfig):
         embedding_scale: float = 1.0,
         draft_vocab_size: int | None = None,
         reduced_vocabulary: bool = False,
-        output_multiplier: float = 1.0,
+        output_multiplier: float | None = None,
         final_logit_softcapping: float | None = None,
+        inherits_logit_scale: bool = True,
         head: Mapping[str, Any] | None = None,
         fusion: str = "concat",
         last_tap: str = "normed",
@@ -147,8 +153,10 @@ class DFlashConfig(PretrainedConfig):
         self.embedding_scale = embedding_scale
         self.draft_vocab_size = draft_vocab_size
         self.reduced_vocabulary = reduced_vocabulary
-        self.output_multiplier = output_multiplier
         self.final_logit_softcapping = final_logit_softcapping
+        self.inherits_logit_scale = inherits_logit_scale and draft_vocab_size is None
+        stated = self.inherits_logit_scale or output_multiplier != 1.0  # else a 1 says what None says
+        self.output_multiplier = output_multiplier if stated else None
         self.head = dict(head or {"kind": "parallel"})
         self.fusion = fusion
         self.last_tap = last_tap

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dflash_hf.config import DFlashConfig
+from dflash_hf.errors import UnsupportedTargetError
 from dflash_hf.target.view import TargetView
 
 __all__ = ["Alternative", "alternatives"]
@@ -29,6 +30,7 @@ _KEYS = {  # field -> the key most files have for it
     "embedding": "dflash_config.block_embedding",
     "embedding_scale": "dflash_config.input_embedding_scale",
 }
+_SOURCES = {"target": "as the target scales them", "target_rows": "raw, without the target's scale"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,11 @@ def _embeddings(config: DFlashConfig, view: TargetView) -> Iterator[tuple[str, s
         yield f"embeddings times {other:g}", "embedding_scale", {"embedding_scale": other}
         return
     ids = torch.tensor([[config.mask_token_id]])
-    if any(view.hides_rows(source) for source in ("target_rows", "target")):
-        return
-    rows, scaled = (view.embed(ids, source) for source in ("target_rows", "target"))
-    if not torch.equal(rows, scaled):
-        other_source = "target" if config.embedding == "target_rows" else "target_rows"
-        words = "as the target scales them" if other_source == "target" else "raw, without the target's scale or norm"
-        yield f"embeddings {words}", "embedding", {"embedding": other_source}
+    own = view.embed(ids, config.embedding)
+    for source, words in _SOURCES.items():
+        try:
+            other_rows = view.embed(ids, source)
+        except UnsupportedTargetError:  # this target cannot give them, so no drafter of its own takes them
+            continue
+        if not torch.equal(own, other_rows):
+            yield f"embeddings {words}", "embedding", {"embedding": source}

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from dflash_hf.bench.alternatives import Alternative, alternatives
 from dflash_hf.bench.probe import ProbeText, accepted_at, evaluation_of
 from dflash_hf.drafter.model import DFlashDrafter
@@ -16,30 +18,49 @@ __all__ = ["NEAR_ONE", "Diagnosis", "diagnose"]
 
 NEAR_ONE = 1.5  # tokens a round, the bonus included, below which other readings are tried
 _EVERY = 3  # anchors between two that an alternative is first tried at
-_FACTOR, _MORE = 1.25, 0.3  # how much better an alternative has to draft to be named
+_FACTOR, _MORE = 1.25, 0.3  # how much better an alternative has to draft for the files to be called wrong
+_ERRORS = 2.0  # by how many standard errors it has to keep more for it to be worth a hint
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the probe saw. ``tried`` has, for each alternative, the tokens a round it would give, roughly."""
+    """What the probe saw. ``tried`` has, for each alternative, the tokens a round it would give, roughly.
+
+    ``best`` is the one that drafts best, where it keeps more than the drafter as it is and not by chance alone;
+    ``best_tau`` its tokens a round.
+    """
 
     evaluation: Evaluation
     tried: tuple[tuple[Alternative, float], ...] = ()
-    better: Alternative | None = None
-    better_tau: float | None = None
+    best: Alternative | None = None
+    best_tau: float = 0.0
 
     @property
     def near_one(self) -> bool:
         return self.evaluation.tau < NEAR_ONE
 
+    @property
+    def better(self) -> Alternative | None:
+        """The reading that drafts so much better that the files, or how they are read, are wrong."""
+        tau = self.evaluation.tau
+        return self.best if self.best_tau >= max(_FACTOR * tau, tau + _MORE) else None
+
+    @property
+    def hint(self) -> Alternative | None:
+        """The reading that drafts a little better: a tap or a mask may be wrong, or this text suits it."""
+        return self.best if self.better is None else None
+
     def row(self) -> dict[str, Any]:
         """For ``--json``."""
-        better = None
-        if self.better is not None:
-            key, value = self.better.key, getattr(self.better.config, self.better.field)
-            better = {"change": self.better.words, "key": key, "value": value, "tau": round(self.better_tau or 0.0, 4)}
         tried = [{"change": each.words, "key": each.key, "tau": round(tau, 4)} for each, tau in self.tried]
-        return {**self.evaluation.row(), "near_one": self.near_one, "tried": tried, "better": better}
+        named = {"better": self._named(self.better), "hint": self._named(self.hint)}
+        return {**self.evaluation.row(), "near_one": self.near_one, "tried": tried, **named}
+
+    def _named(self, reading: Alternative | None) -> dict[str, Any] | None:
+        if reading is None:
+            return None
+        value = getattr(reading.config, reading.field)
+        return {"change": reading.words, "key": reading.key, "value": value, "tau": round(self.best_tau, 4)}
 
 
 def diagnose(
@@ -47,10 +68,11 @@ def diagnose(
 ) -> Diagnosis:
     """Ask the drafter at every token of ``text``; where it keeps less than ``near``, ask its other readings too.
 
-    Nothing on disk, and nothing of ``drafter``, is changed.
+    An infinite ``near`` asks them in any case. Nothing on disk, and nothing of ``drafter``, is changed.
     """
     config = drafter.config
-    own = evaluation_of(accepted_at(drafter, text), config.num_draft_tokens)
+    kept = accepted_at(drafter, text)
+    own = evaluation_of(kept, config.num_draft_tokens)
     if own.tau >= near:
         return Diagnosis(own)
     origins = getattr(drafter.provenance, "origins", None)
@@ -60,10 +82,16 @@ def diagnose(
     if not tried:
         return Diagnosis(own)
     best = max(tried, key=lambda each: each[1])[0]
-    tau = evaluation_of(accepted_at(redescribed(drafter, best.config), text), best.config.num_draft_tokens).tau
-    if tau < max(_FACTOR * own.tau, own.tau + _MORE):
+    other = accepted_at(redescribed(drafter, best.config), text)
+    if not _keeps_more(other, kept):
         return Diagnosis(own, tuple(tried))
-    return Diagnosis(own, tuple(tried), best, tau)
+    return Diagnosis(own, tuple(tried), best, evaluation_of(other, best.config.num_draft_tokens).tau)
+
+
+def _keeps_more(other: Tensor, kept: Tensor) -> bool:
+    """Whether ``other`` [n] keeps more than ``kept`` [n] at the same tokens, beyond what the spread of n allows."""
+    more = (other - kept).double()
+    return bool(more.mean() > _ERRORS * more.std() / len(more) ** 0.5)
 
 
 def _rough(drafter: DFlashDrafter, text: ProbeText) -> float:

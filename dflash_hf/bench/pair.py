@@ -110,8 +110,8 @@ class PairSource:
         if self.target is None:
             return replace(self, drafter=None)  # the embedded target's is the embedded drafter
         choice = choose_drafter(self.target, local_files_only=self.local_files_only)
-        say(choice.sentence(self.target))
-        return replace(self, drafter=choice.drafter, revision=self.revision or choice.revision)
+        say(choice.sentence(self.target, self.revision))
+        return replace(self, drafter=choice.drafter)
 
     def _load(self, target: str, drafter: str) -> tuple[PreTrainedModel, DFlashDrafter, PreTrainedTokenizerBase]:
         from transformers import AutoTokenizer

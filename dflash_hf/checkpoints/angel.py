@@ -18,6 +18,7 @@ from dflash_hf.checkpoints.contradictions import (
     refuse_missing_variant,
     refuse_other_slots,
     refuse_unread_window,
+    said_causal,
 )
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
@@ -48,7 +49,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     layers = body["num_hidden_layers"]
     sliding = read_layer_types(fields, layers)
     body["layer_windows"] = read_windows(fields, sliding)
-    causal = fields.flag("is_causal", None, drafter=True)
+    causal = said_causal(fields)
     body["layer_causal"] = list(sliding) if causal is None else [causal] * layers
     body |= _read_taps(fields, layers)
     body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2, drafter=True)

@@ -57,7 +57,7 @@ def _misfits(wanted: dict[str, tuple[int, ...]], tensors: TensorTable, reading: 
     found |= {canonical: made.shape for canonical, made in reading.made.items()}
     if missing := sorted(wanted.keys() - found.keys()):
         problems.append(f"missing in the files: {_some(missing)}")
-    used = reading.names.keys() | {made.source for made in reading.made.values()}
+    used = {*reading.names, *reading.left, *_sources(reading)}
     surplus = {name for name in tensors if name not in used and not is_surplus(name)}
     surplus |= {name for name, canonical in reading.names.items() if canonical not in wanted}
     surplus |= {made.source for canonical, made in reading.made.items() if canonical not in wanted}
@@ -84,10 +84,18 @@ def _some(names: list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + rest
 
 
+def _sources(reading: Reading) -> set[str]:
+    """Names in the files of what tensors are made from."""
+    return {name for made in reading.made.values() for name in (made.source, *made.beside)}
+
+
 def _weights(files: CheckpointFiles, reading: Reading, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    stored = files.read({*reading.names, *(made.source for made in reading.made.values())})
+    stored = files.read({*reading.names, *_sources(reading)})
     state = {canonical: stored[name] for name, canonical in reading.names.items()}
-    state |= {canonical: made.make(stored[made.source]) for canonical, made in reading.made.items()}
+    state |= {
+        canonical: made.make(*(stored[name] for name in (made.source, *made.beside)))
+        for canonical, made in reading.made.items()
+    }
     return {
         name: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in state.items()

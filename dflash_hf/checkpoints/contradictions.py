@@ -12,12 +12,12 @@ from typing import Any
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
-__all__ = ["refuse_missing_variant", "refuse_other_slots", "refuse_unread_window"]
+__all__ = ["refuse_missing_variant", "refuse_other_slots", "refuse_unread_window", "said_causal"]
 
-_VARIANTS: dict[str, dict[Any, str]] = {  # what a config may name -> the tensor in memory that makes it so
-    "model_arch": {"dflare": "fusion.mix"},
-    "fusion_type": {"gated_sum": "fusion.gate"},
-    "enable_hidden_correction": {True: "head.down_proj.weight"},
+_VARIANTS: dict[str, dict[Any, str | None]] = {  # what a config may name -> the tensor in memory that makes it so
+    "model_arch": {"dflash": None, "dflare": "fusion.mix", "dfly": "fusion.mix"},
+    "fusion_type": {"concat_fc": None, "gated_sum": "fusion.gate"},
+    "enable_hidden_correction": {False: None, True: "head.down_proj.weight"},
 }
 
 
@@ -45,6 +45,19 @@ def refuse_unread_window(fields: Fields) -> None:
 def refuse_missing_variant(fields: Fields, names: Collection[str]) -> None:
     """A config that names a variant whose tensors are not there: read without them it would be another drafter."""
     for key, tensors in _VARIANTS.items():
-        needed = tensors.get(fields.drafter(key))
+        if (said := fields.drafter(key)) is None:
+            continue
+        if not isinstance(said, (str, bool)) or said not in tensors:
+            raise fields.wrong(key, said, " or ".join(map(repr, tensors)))
+        needed = tensors[said]
         if needed is not None and needed not in names:
-            raise CheckpointError(f"config.json: {key} is {fields.drafter(key)!r}, but the files have no tensor for it")
+            raise CheckpointError(f"config.json: {key} is {said!r}, but the files have no tensor for it")
+
+
+def said_causal(fields: Fields) -> bool | None:
+    """What ``is_causal`` and ``causal``, two names of one thing, say of all layers; None where neither is given."""
+    said = {key: fields.flag(key, None, drafter=True) for key in ("is_causal", "causal")}
+    given = {value for value in said.values() if value is not None}
+    if len(given) > 1:
+        raise CheckpointError(f"config.json contradicts itself: is_causal={said['is_causal']}, causal={said['causal']}")
+    return given.pop() if given else None

@@ -8,10 +8,10 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from dflash_hf.checkpoints.give_embedding import with_own_embedding
 from dflash_hf.checkpoints.layouts import layout
 from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.checkpoints.save import write_drafter
+from dflash_hf.checkpoints.settle import check_module_embeds, settled
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import OptionsError
 from dflash_hf.target.pairing import check_pair
@@ -35,14 +35,16 @@ def convert(
         to: ``"zlab"``, which vLLM, SGLang, z-lab's code and we read; ``"host"``, the Muse Glimmer assistant that
             transformers' own ``generate(assistant_model=..., speculation_type="dflash")`` runs; or ``"speculators"``,
             vLLM's own library's.
-        target: checked to fit. With ``to="speculators"`` a drafter that borrows the target's embedding gets its rows.
+        target: checked to fit. With ``to="speculators"`` a drafter that borrows the target's embedding gets its rows;
+            with ``to="host"`` it is checked that transformers' lane embeds a block as the drafter means it.
         loading: passed to :func:`~dflash_hf.checkpoints.load.load_drafter` (``revision``, ``dtype``, ...).
 
     Returns:
         The drafter that was written.
 
     Raises:
-        CheckpointError: the layout cannot express the drafter; the message lists what.
+        CheckpointError: the layout cannot express the drafter, or its engine would embed otherwise; the message lists
+            what.
         IncompatiblePairError: ``target`` was given and does not fit.
         OptionsError: an unknown layout, or ``destination`` is ``source``.
     """
@@ -58,6 +60,8 @@ def convert(
     if target is not None:
         check_pair(target, drafter)
         if to == "speculators":
-            drafter = with_own_embedding(drafter, target)
+            drafter = settled(drafter, target)
+        elif to == "host":
+            check_module_embeds(drafter, target)
     write_drafter(drafter, Path(destination), to=to)
     return drafter

@@ -116,6 +116,15 @@ def _dflash2(seen: Evidence) -> str | None:
 _MARKOV = r"(^|\.)markov_w[12]\.|^markov_head\."
 
 
+def _treeflash(seen: Evidence) -> str | None:
+    corrected = seen.tensor(_MARKOV) and seen.tensor(r"^hidden_correction\.")
+    by_place = seen.tensor(r"(^|\.)pos_alpha\.") or any(
+        seen.key(key) for key in ("markov_pos_adaptive", "hidden_correction_pos_adaptive")
+    )
+    mixed = seen.tensor(_MARKOV) and seen.tensor(r"^layer_fusion_weights$")
+    return "treeflash" if corrected or by_place or mixed else None
+
+
 def _is_dspark(seen: Evidence) -> bool:
     named = seen.architecture("DSpark") or seen.key("projector_type") == "dspark"
     return bool(named or seen.tensor(_MARKOV) or seen.config.get("model_type") == "dspark")
@@ -172,7 +181,8 @@ def _sinks(seen: Evidence) -> str | None:
 
 
 def _hybrid(seen: Evidence) -> str | None:
-    modes = seen.key("attention_modes") or seen.key("attention_mode")
+    said = [seen.key("attention_mode"), *(seen.key("attention_modes") or [])]
+    modes = {str(mode).lower() for mode in said} & {"mla", "kda"}
     return "attention-hybrid" if seen.tensor(r"\.(A_log$|kv_a_proj)") or modes else None
 
 
@@ -210,14 +220,15 @@ _RULES: tuple[Callable[[Evidence], str | None], ...] = (
     _other_family,
     _muse,
     _laguna,
-    _dflash2,
+    _treeflash,
     _dspark_of_other_layers,
+    _hybrid,
+    _dflash2,
     _dspark,
     _domino,
     _tap_mixers,
     _jetspec,
     _sinks,
-    _hybrid,
     _shifted,
     _quantised,
     _angelspec,

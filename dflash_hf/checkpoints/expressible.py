@@ -11,7 +11,7 @@ from typing import Any
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["beyond_v1", "last_tap_problem", "one_window", "refuse", "windows_problem"]
+__all__ = ["beyond_v1", "last_tap_problem", "one_window", "refuse", "scales_problem", "windows_problem"]
 
 # What DFlash v1 does not have, the value that means "not there", and what to call it.
 _NEUTRAL: Mapping[str, tuple[Any, str]] = {
@@ -74,6 +74,19 @@ def last_tap_problem(config: DFlashConfig, meant: str) -> list[str]:
     )
     unknown = " (num_target_layers is not known, so it may be one of its taps)" if depth is None else ""
     return [f"a tap of the target's last layer from {has}, where this layout means {wants}{unknown}"]
+
+
+def scales_problem(config: DFlashConfig) -> list[str]:
+    """Factors on embeddings and logits, for layouts without keys for any."""
+    found = []
+    if config.embedding_scale != 1.0:
+        found.append(f"embedding_scale={config.embedding_scale}")
+    # A bare head's multiplier is 1; beside an inherited soft cap a stated 1 is more than nothing.
+    if config.output_multiplier not in ((None,) if config.inherits_logit_scale else (None, 1.0)):
+        found.append(f"output_multiplier={config.output_multiplier}")
+    if config.final_logit_softcapping is not None:
+        found.append(f"final_logit_softcapping={config.final_logit_softcapping}")
+    return found
 
 
 def one_window(config: DFlashConfig) -> int | None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from dflash_hf.checkpoints.expressible import beyond_v1, last_tap_problem, one_window, refuse, windows_problem
+from dflash_hf.checkpoints.expressible import (
+    beyond_v1,
+    last_tap_problem,
+    one_window,
+    refuse,
+    scales_problem,
+    windows_problem,
+)
 from dflash_hf.checkpoints.reading import file_name
 from dflash_hf.checkpoints.written_body import tidy, written_body
 from dflash_hf.config import DFlashConfig
@@ -36,9 +43,7 @@ def host_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
         problems.append(f"taps of width {config.target_hidden_size} for a drafter of width {config.hidden_size}")
     if window == 1:
         problems.append("a window of 1 position (its own)")
-    for name, neutral in (("embedding_scale", 1.0), ("output_multiplier", 1.0), ("final_logit_softcapping", None)):
-        if getattr(config, name) != neutral:
-            problems.append(f"{name}={getattr(config, name)}")
+    problems += scales_problem(config)
     refuse("transformers' own DFlash drafter", problems)
     written = {
         "architectures": ["MuseGlimmerAssistantModel"],
@@ -54,6 +59,11 @@ def host_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:
         "eos_token_id": None,
         "pad_token_id": None,
     }
+    # Our own keys, which transformers keeps and does not use: what the drafter means with targets that scale.
+    if config.embedding != "target_module":
+        written["block_embedding"] = config.embedding
+    if config.inherits_logit_scale:
+        written["inherit_logit_scale"] = True
     return tidy(written)
 
 

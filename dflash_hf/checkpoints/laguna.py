@@ -17,13 +17,15 @@ from typing import Any
 from torch import Tensor
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
+from dflash_hf.checkpoints.contradictions import said_causal
 from dflash_hf.checkpoints.described import from_descriptions
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.own import read_own_parts, rows_of
 from dflash_hf.checkpoints.reading import Made, Reading, canonical_names
-from dflash_hf.checkpoints.reduced_head import D2T, check_head, read_vocabulary
-from dflash_hf.checkpoints.zlab import RENAMES, read_mask_token
+from dflash_hf.checkpoints.recorded import overlaid
+from dflash_hf.checkpoints.reduced_head import check_head, read_vocabulary, without_lists
+from dflash_hf.checkpoints.zlab import RENAMES, read_mask_token, read_scales
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
@@ -41,7 +43,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body = read_body(fields, QWEN3_DEFAULTS, partial=True)
     layers = body["num_hidden_layers"]
     body["layer_windows"] = _read_windows(fields, layers)
-    causal = fields.flag("causal", None, drafter=True)
+    causal = said_causal(fields)
     if causal is None:
         causal = fields.filled("causal", True, "every engine drafts for Laguna causally")
     body["layer_causal"] = [causal] * layers
@@ -49,11 +51,12 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)
     body["last_tap"] = "raw"
     body["block_size"] = fields.integer("block_size", minimum=2, drafter=True)
+    body |= read_scales(fields)
     body["mask_token_id"] = read_mask_token(fields)
     body["fusion"], body["context_input_norm"] = "normed", True
     names = {
         name: found.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
-        for name, found in canonical_names((name for name in tensors if name != D2T), (*RENAMES, *_NAMES)).items()
+        for name, found in canonical_names(without_lists(tensors), (*RENAMES, *_NAMES)).items()
     }
     body["attention_gate"] = _read_gate(fields, body, rows_of(tensors, names, "layers.0.self_attn.gate_proj.weight"))
     body |= read_own_parts(body, tensors, names)
@@ -65,7 +68,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     return Reading(DFlashConfig(**body), names, made | vocabulary, tuple(fields.defaults), (*fields.notes, note))
 
 
-def _with_one_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+def _with_one_rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config with its rotary positions in one flat ``rope_parameters``, as all layers in use have them."""
     given = config.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
@@ -84,8 +87,7 @@ def _with_one_rope(config: Mapping[str, Any]) -> dict[str, Any]:
             "both kinds of layers is described, and vLLM refuses one too"
         )
     dropped = ("rope_parameters", "swa_rope_parameters", "rope_theta", "partial_rotary_factor")
-    rest = {key: value for key, value in config.items() if key not in dropped}
-    return rest | {"rope_parameters": found[min(found)] or None}
+    return overlaid(config, {**dict.fromkeys(dropped), "rope_parameters": found[min(found)] or None})
 
 
 def _read_windows(fields: Fields, layers: int) -> list[int | None]:

@@ -25,6 +25,7 @@ from dflash_hf.checkpoints.placement import resolve_device, resolve_dtype
 from dflash_hf.checkpoints.provenance import Provenance
 from dflash_hf.checkpoints.reading import Reading
 from dflash_hf.checkpoints.recorded import Recorded
+from dflash_hf.checkpoints.unread_keys import refuse_unread_keys
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import CheckpointError, OptionsError, warn
 from dflash_hf.target.pairing import check_pair
@@ -120,6 +121,7 @@ def read_checkpoint(source: Source) -> tuple[CheckpointFiles, Detected, Reading]
         config = Recorded(files.config)
         dialect, evidence = detect_with_evidence(files.config, files.tensors)
         reading = reader(dialect)(config, files.tensors)
+        refuse_unread_keys(config, reading.config, dialect)
     except CheckpointError as error:
         raise type(error)(f"{source.name}: {error}") from error
     origins = origins_of(reading, config, dialect)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps
+from dflash_hf.checkpoints.contradictions import said_causal
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Reading, canonical_names
@@ -31,8 +32,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["layer_windows"] = [window] * layers
     if window is not None and window < body["block_size"]:
         body["window_rule"] = "context"
-    causal = fields.flag("is_causal", None, drafter=True)
-    body["layer_causal"] = [bool(fields.flag("causal", None, drafter=True) if causal is None else causal)] * layers
+    body["layer_causal"] = [bool(said_causal(fields))] * layers
     body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=False)
     _note_theta(fields, body)
     return finish(fields, body, canonical_names(tensors, RENAMES))

@@ -1,9 +1,9 @@
 """Reader of transformers' own DFlash drafter, the Muse Glimmer assistant (``muse_glimmer_assistant``).
 
 What changes at this border: two tensors are renamed; the window grows by one (transformers sees ``|q - k| <= W``, our
-window counts the query itself); every layer is bidirectional; the block holds raw embedding rows, since transformers
-takes the target's embedding without its extra norm. Source: transformers 5.24,
-``models/muse_glimmer_assistant`` and ``generation/candidate_generator.py``.
+window counts the query itself); every layer is bidirectional; the block holds what the target's embedding module gives,
+without the norm in it and the factors around it, and logits are the bare head's: so transformers' lane calls them.
+Source: transformers 5.24, ``models/muse_glimmer_assistant`` and ``generation/candidate_generator.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dflash_hf.checkpoints.body import read_body, read_layer_types, read_taps, r
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Reading, canonical_names
-from dflash_hf.checkpoints.zlab import read_mask_token
+from dflash_hf.checkpoints.zlab import read_block_embedding, read_mask_token
 from dflash_hf.config import DFlashConfig
 
 __all__ = ["RENAMES", "read"]
@@ -54,6 +54,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body |= read_taps(fields, layers, fields.filled("target_layer_ids", _TAPS) if ids is None else ids, derive=False)
     body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2)
     body["mask_token_id"] = read_mask_token(fields, _MASK)
-    body["embedding"] = "target_rows"
+    body["embedding"] = read_block_embedding(fields, "target_module")
+    body["inherits_logit_scale"] = fields.flag("inherit_logit_scale", None) or False  # our own key
     names = canonical_names(tensors, RENAMES)
     return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))

@@ -24,6 +24,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "context_rope_theta": ("backbone_rotary_base",),
     "first_slot": ("shift_label", "sample_from_anchor"),
     "embedding": ("block_embedding",),
+    "inherits_logit_scale": ("inherit_logit_scale",),
     "embedding_scale": ("input_embedding_scale",),
     "value_scale": ("attention_value_scale",),
     "attention_gate": ("gating",),
@@ -50,7 +51,8 @@ FIELDS = (
     "rope_parameters", "rope_interleaved", "context_rope_theta", "max_position_embeddings", "rms_norm_eps",
     "hidden_act", "attention_bias", "attention_gate", "attention_sinks", "value_scale", "embedding",
     "mask_embedding", "embedding_scale", "vocab_size", "draft_vocab_size", "reduced_vocabulary", "output_multiplier",
-    "final_logit_softcapping", "head", "fusion", "context_input_norm", "context_projections", "convolution",
+    "final_logit_softcapping", "inherits_logit_scale", "head", "fusion", "context_input_norm", "context_projections",
+    "convolution",
 )  # fmt: skip
 _OPTIONAL = ("target_name", "num_target_layers", "vocab_size")
 _DERIVED = ("num_draft_tokens", "target_hidden_size", "vocab_size")  # worked out from other values where not given

@@ -16,7 +16,7 @@ from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.own import read_own_parts
 from dflash_hf.checkpoints.reading import Reading, canonical_names
-from dflash_hf.checkpoints.reduced_head import D2T, check_head, read_vocabulary
+from dflash_hf.checkpoints.reduced_head import LISTS, check_head, read_vocabulary, without_lists
 
 __all__ = ["read"]
 
@@ -26,9 +26,9 @@ _OWN = ("embed_tokens.weight", "lm_head.weight")
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a plain drafter with own parts; its windows are Model-Optimizer's where it says ``use_swa``."""
     fields = Fields(config, "the writer of z-lab's layout")
-    names = canonical_names((name for name in tensors if name != D2T), zlab.RENAMES)
+    names = canonical_names(without_lists(tensors), zlab.RENAMES)
     own = {name: found for name, found in names.items() if found in _OWN}
-    rest = {name: info for name, info in tensors.items() if name not in own and name != D2T}
+    rest = {name: info for name, info in tensors.items() if name not in own and name not in LISTS}
     windowed = fields.nested.get("use_swa") is not None or fields.nested.get("swa_window_size") is not None
     plain = (modelopt if windowed else zlab).read(config, rest)
     body: dict[str, Any] = {"vocab_size": plain.config.vocab_size}
@@ -39,6 +39,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     described.vocab_size = described.stored_vocab_size = body["vocab_size"]
     described.embedding = body.get("embedding", described.embedding)
     described.draft_vocab_size = body.get("draft_vocab_size")
+    described.inherits_logit_scale &= described.draft_vocab_size is None
     described.reduced_vocabulary = bool(made)
     notes = list(plain.notes)
     if described.embedding == "own":

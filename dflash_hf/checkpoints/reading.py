@@ -18,8 +18,8 @@ from dflash_hf.errors import CheckpointError
 
 __all__ = ["Made", "Reader", "Reading", "canonical_names", "file_name", "is_surplus"]
 
-# Tensors that may be left unread: derived from the config, only needed in training, or copies of the target's.
-_SURPLUS = re.compile(r"(^|\.)(rotary_emb\.(original_)?inv_freq|t2d)$|^verifier_")
+# Tensors that may be left unread in any dialect: they are derived from the config.
+_SURPLUS = re.compile(r"(^|\.)rotary_emb\.(original_)?inv_freq$")
 # Where z-lab's names, which dialects translate into, are found in ``DFlashDrafter``.
 _IN_MEMORY = (("fc.", "fusion.fc."), ("hidden_norm.", "fusion.norm."))
 
@@ -30,7 +30,8 @@ class Made:
 
     source: str  # name in the files
     shape: tuple[int, ...]
-    make: Callable[[Tensor], Tensor]
+    make: Callable[..., Tensor]  # of the source, and of what lies beside it
+    beside: tuple[str, ...] = ()  # more names in the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Reading:
         names: name in the files -> name in ``DFlashDrafter.state_dict()``.
         made: name in ``DFlashDrafter.state_dict()`` -> how it is computed; several may come from one tensor.
         defaults, notes: see :class:`~dflash_hf.checkpoints.provenance.Provenance`.
+        left: names in the files that this dialect writes and no drafting needs.
     """
 
     config: DFlashConfig
@@ -49,6 +51,7 @@ class Reading:
     made: Mapping[str, Made] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class Reader(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Recorded"]
+__all__ = ["Recorded", "overlaid"]
 
 
 class Recorded(dict[str, Any]):
@@ -35,3 +35,9 @@ class Recorded(dict[str, Any]):
         if value is not None and not isinstance(value, Recorded):
             self.hits[f"{self._path}{key}"] = value
         return value
+
+
+def overlaid(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``config`` with other values for some keys; what is asked of it counts as asked of ``config``."""
+    values = {**dict(config.items()), **changes}
+    return Recorded(values, hits=config.hits) if isinstance(config, Recorded) else values

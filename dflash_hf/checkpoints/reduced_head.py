@@ -1,6 +1,7 @@
 """A drafter's own LM head over some of the target's ids: which ids they are, and whether the files agree.
 
-``d2t`` holds offsets: row ``i`` of the head is the target's id ``i + d2t[i]``.
+``d2t`` holds offsets: row ``i`` of the head is the target's id ``i + d2t[i]``. ``t2d`` marks the same ids among the
+target's; it is not needed, but must not say otherwise.
 Source: vllm-project/speculators at c05b95b, ``src/speculators/models``; vLLM reads z-lab's layout the same way.
 """
 
@@ -17,9 +18,14 @@ from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Made
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["D2T", "check_head", "read_vocabulary"]
+__all__ = ["LISTS", "check_head", "read_vocabulary", "without_lists"]
 
-D2T = "d2t"
+_D2T, _T2D = LISTS = ("d2t", "t2d")
+
+
+def without_lists(tensors: TensorTable) -> list[str]:
+    """Names of the tensors that are weights, in the files' order."""
+    return [name for name in tensors if name not in LISTS]
 
 
 def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) -> None:
@@ -32,11 +38,13 @@ def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) ->
             f"config.json: draft_vocab_size is {stated} of {body['vocab_size']} ids, but no lm_head.weight is there, "
             "and the target's head has them all"
         )
-    if D2T in tensors and rows is None:
+    if _T2D in tensors and _D2T not in tensors:
+        raise CheckpointError("the files have t2d, which marks ids of a reduced head, but no d2t to say its rows' ids")
+    if _D2T in tensors and rows is None:
         raise CheckpointError("the files have d2t, which lists the ids of a head's rows, but no lm_head.weight")
-    if D2T in tensors and tensors[D2T].shape != (rows,):
-        raise CheckpointError(f"d2t is {list(tensors[D2T].shape)}, lm_head.weight has {rows} rows")
-    if rows is not None and D2T not in tensors and body["vocab_size"] not in (None, rows):
+    if _D2T in tensors and tensors[_D2T].shape != (rows,):
+        raise CheckpointError(f"d2t is {list(tensors[_D2T].shape)}, lm_head.weight has {rows} rows")
+    if rows is not None and _D2T not in tensors and body["vocab_size"] not in (None, rows):
         raise CheckpointError(
             f"lm_head.weight has {rows} rows of {body['vocab_size']} ids, and there is no d2t to say which"
         )
@@ -44,13 +52,28 @@ def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) ->
 
 def read_vocabulary(tensors: TensorTable, vocab_size: int | None) -> dict[str, Made]:
     """How ``vocabulary``, the ids of the head's rows, is made of ``d2t``; empty without one."""
-    if D2T not in tensors:
+    if _D2T not in tensors:
         return {}
 
-    def ids(offsets: Tensor) -> Tensor:
+    def ids(offsets: Tensor, marks: Tensor | None = None) -> Tensor:
         found = torch.arange(len(offsets)) + offsets.long()
         if int(found.min()) < 0 or (vocab_size is not None and int(found.max()) >= vocab_size):
             raise CheckpointError(f"d2t points at ids {int(found.min())} to {int(found.max())} of {vocab_size}")
+        if marks is not None:
+            _check_marks(found, marks)
         return found
 
-    return {"vocabulary": Made(D2T, tensors[D2T].shape, ids)}
+    beside = (_T2D,) if _T2D in tensors else ()
+    return {"vocabulary": Made(_D2T, tensors[_D2T].shape, ids, beside)}
+
+
+def _check_marks(ids: Tensor, marks: Tensor) -> None:
+    """``ids`` [W] of ``d2t`` against ``marks`` [V], which is ``t2d``."""
+    listed, marked = set(ids.tolist()), set(marks.nonzero().flatten().tolist())
+    if marks.dim() != 1 or listed != marked:
+        odd = ", ".join(map(str, sorted(listed ^ marked)[:6]))
+        raise CheckpointError(
+            f"d2t and t2d contradict each other: d2t lists {len(listed)} ids for the head's rows, t2d "
+            f"{list(marks.shape)} marks {len(marked)}; ids of one and not of the other: {odd}. One of them is of "
+            "another drafter"
+        )

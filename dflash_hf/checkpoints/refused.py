@@ -21,6 +21,9 @@ REFUSED: Mapping[str, str] = {  # dialect -> what it is and where it runs
     "which this project does not build; NeMo Automodel writes them, vLLM and SGLang run them",
     "dspark-fused": "DSpark layers inside a target's own checkpoint (DeepSeek V4), no drafter of its own; vLLM, SGLang "
     "and mlx-vlm run it with that target",
+    "treeflash": "an AngelSpec drafter that corrects hidden states beside a Markov head (TreeFlash: hidden_correction, "
+    "a mix of taps, or strengths by place, pos_alpha); nobody describes how it drafts, so the order of its corrections "
+    "would be a guess. Tencent's AngelSpec trains it; ask its authors for an engine",
     "dspark-sinks": "a DSpark drafter with attention sinks (NVIDIA Nemotron 3.5); whether its anchor's slot proposes "
     "is described in two ways that contradict each other. SGLang and llama.cpp run it",
     "quantised": "a drafter with quantised weights of a kind that is not dequantised here; an unquantised, FP8 or "

@@ -3,7 +3,8 @@
 Xiaomi's MiMo drafters, and Model-Optimizer's exports with sinks. At this border: ``attention_sink_bias`` is a logit a
 head that only takes part in the softmax; ``attention_value_scale`` multiplies all values; a part of each head is
 rotated (``partial_rotary_factor``); context keys have their own rotary base (``backbone_rotary_base``); ``use_swa``
-windows every layer, non-causally; a tap of the last layer is read before the final norm, as the engines do.
+windows every layer, non-causally, while ``layer_types`` mean what they mean in z-lab's files; a tap of the last layer
+is read before the final norm, as the engines do.
 Source: vllm-project/vllm pull request 46104; ikawrakow/ik_llama.cpp ``build_dflash.cpp`` and pull request 2048.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
+from dflash_hf.checkpoints.contradictions import said_causal
 from dflash_hf.checkpoints.described import from_descriptions
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
@@ -33,8 +35,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body = read_body(fields, QWEN3_DEFAULTS, partial=True)
     layers = body["num_hidden_layers"]
     body["layer_windows"] = _read_windows(fields, layers)
-    causal = fields.flag("is_causal", None, drafter=True)
-    body["layer_causal"] = [bool(fields.flag("causal", None, drafter=True) if causal is None else causal)] * layers
+    body["layer_causal"] = _read_causal(fields, layers)
     body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=False)
     body["last_tap"] = "raw"
     body["block_size"] = fields.integer("block_size", minimum=2, drafter=True)
@@ -80,6 +81,17 @@ def _read_windows(fields: Fields, layers: int) -> list[int | None]:
     if window is None:
         raise CheckpointError("config.json: use_swa is true, but swa_window_size and sliding_window are missing")
     return [window] * layers
+
+
+def _read_causal(fields: Fields, layers: int) -> list[bool]:
+    """As the config says; else ``use_swa`` means no causality, and sliding ``layer_types`` are z-lab's, causal."""
+    if (said := said_causal(fields)) is not None:
+        return [said] * layers
+    sliding = read_layer_types(fields, layers)
+    if not any(sliding) or fields.flag("use_swa", None, drafter=True):
+        return [False] * layers
+    fields.filled("is_causal", "sliding layers", "z-lab's rule: sliding layers causal, full layers bidirectional")
+    return sliding
 
 
 def _read_context_theta(fields: Fields, body: Mapping[str, Any]) -> float | None:

@@ -2,7 +2,8 @@
 
 At this border: layer ids are the host's ``hidden_states`` indices, one higher than ours; the body's config lies in
 ``transformer_layer_config``; the embedding is the file's own and never scaled (a file without one means the raw rows of
-its verifier's); the head may list some of the target's ids, as offsets in ``d2t``; a window is counted from the anchor.
+its verifier's); logits are the bare head's, its own or its verifier's; the head may list some of the target's ids, as
+offsets in ``d2t``; a window is counted from the anchor.
 Source: vllm-project/speculators at c05b95b, ``src/speculators/models``.
 """
 
@@ -18,7 +19,7 @@ from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
 from dflash_hf.checkpoints.own import read_own_parts
 from dflash_hf.checkpoints.reading import Reading, canonical_names
-from dflash_hf.checkpoints.reduced_head import D2T, check_head, read_vocabulary
+from dflash_hf.checkpoints.reduced_head import check_head, read_vocabulary, without_lists
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
@@ -35,6 +36,7 @@ _LAYER_DEFAULTS: Mapping[str, Any] = {
     "num_attention_heads": 32,
     "rope_theta": 10000.0,
 }
+_COPIES = "verifier_"  # the verifier's head and norm, which older files carry
 _WINDOW = 4096  # where use_sliding_window is true
 
 
@@ -52,8 +54,10 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2)
     body["mask_token_id"] = fields.integer("mask_token_id", minimum=0)
     body["first_slot"] = 0 if fields.flag("sample_from_anchor", kind == "dspark") else 1
-    names = with_weight(canonical_names((name for name in tensors if name != D2T), (*HEAD_NAMES, *SELECTOR)))
-    body["embedding"] = "target_rows"
+    left = tuple(name for name in tensors if name.startswith(_COPIES))
+    listed = [name for name in without_lists(tensors) if name not in left]
+    names = with_weight(canonical_names(listed, (*HEAD_NAMES, *SELECTOR)))
+    body["embedding"], body["inherits_logit_scale"] = "target_rows", False
     body |= _read_head(fields, kind, names) | read_own_parts(body, tensors, names, tables=(TABLE, *TABLES))
     check_head(fields, body, tensors)
     fields.defaults.extend(layer.defaults)
@@ -61,7 +65,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     made = read_vocabulary(tensors, body["vocab_size"])
     body["reduced_vocabulary"] = bool(made)
     body["target_name"] = (config.get("speculators_config") or {}).get("verifier", {}).get("name_or_path")
-    return Reading(DFlashConfig(**body), names, made, tuple(fields.defaults), tuple(fields.notes))
+    return Reading(DFlashConfig(**body), names, made, tuple(fields.defaults), tuple(fields.notes), left)
 
 
 def _layer_fields(config: Mapping[str, Any]) -> Fields:

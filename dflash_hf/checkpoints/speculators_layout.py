@@ -2,7 +2,7 @@
 
 In: a drafter. Out: config.json and tensors. Ids of taps grow by one, the body's keys go into
 ``transformer_layer_config``, a reduced head's ids become offsets. That layout looks embeddings up in a table and never
-scales them: the drafter's own, or its verifier's raw rows.
+scales them: the drafter's own, or its verifier's raw rows; a head it borrows is the bare one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash_hf.checkpoints.expressible import beyond_v1, last_tap_problem, one_window, refuse, windows_problem
+from dflash_hf.checkpoints.expressible import (
+    beyond_v1,
+    last_tap_problem,
+    one_window,
+    refuse,
+    scales_problem,
+    windows_problem,
+)
 from dflash_hf.checkpoints.rope import write_rope
 from dflash_hf.checkpoints.written_body import tidy, vocabulary_of, written_body
 from dflash_hf.checkpoints.zlab_layout import head_keys, zlab_name
@@ -31,9 +38,9 @@ _KINDS: Mapping[str, tuple[str, str]] = {  # our head -> their kind and the arch
 _SAYABLE = frozenset(
     {"first_slot", "draft_vocab_size", "reduced_vocabulary", "embedding", "convolution"}
 )  # "head" when it is one of theirs
-_EMBED = (
-    ". Give it an embedding of its own first: convert(..., target=<the loaded target>) or --target writes the target's "
-    "rows, scaled as this drafter means them, into the files"
+_SETTLE = (
+    ". Settle it with the target first: convert(..., target=<the loaded target>) or --target writes the target's rows, "
+    "scaled as this drafter means them, into the files, and looks whether there is a scale to inherit"
 )
 
 
@@ -41,14 +48,15 @@ def speculators_config(config: DFlashConfig, dtype: torch.dtype) -> dict[str, An
     """config.json as speculators reads it.
 
     Raises:
-        CheckpointError: what the layout has no word for; for a drafter without an embedding of its own, how to give it
-            one.
+        CheckpointError: what the layout has no word for; for a drafter whose embedding or logits have the scale of
+            its target, how to settle that.
     """
-    problems = _problems(config)
-    borrowed = config.embedding == "target"
-    if borrowed:
-        problems.append("no embedding of its own: it borrows the target's module, with whatever scale that has")
-    refuse("speculators' layout", problems, _EMBED if borrowed else "")
+    problems, borrowed = _problems(config), []
+    if config.embedding in ("target", "target_module"):
+        borrowed.append("no embedding of its own: it borrows the target's module, with whatever scale that has")
+    if config.inherits_logit_scale:
+        borrowed.append("whatever multiplier and soft cap the target has on its logits")
+    refuse("speculators' layout", problems + borrowed, _SETTLE if borrowed else "")
     kind, architecture = _KINDS[config.head["kind"]]
     causal = any(config.layer_causal)
     written = {
@@ -95,10 +103,7 @@ def _problems(config: DFlashConfig) -> list[str]:
     columns, rows = config.draft_vocab_size, vocabulary_of(config)
     if not config.reduced_vocabulary and columns not in (None, rows):
         found.append(f"a head of {columns} rows for {rows} ids, without their list")
-    for name, neutral in (("embedding_scale", 1.0), ("output_multiplier", 1.0), ("final_logit_softcapping", None)):
-        if getattr(config, name) != neutral:
-            found.append(f"{name}={getattr(config, name)}")
-    return found
+    return found + scales_problem(config)
 
 
 def _layer(config: DFlashConfig, dtype: torch.dtype) -> dict[str, Any]:

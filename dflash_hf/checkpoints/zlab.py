@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
-from dflash_hf.checkpoints.contradictions import refuse_other_slots
+from dflash_hf.checkpoints.contradictions import refuse_other_slots, said_causal
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.mask_embedding import MASK_EMBEDDING
@@ -19,7 +19,7 @@ from dflash_hf.checkpoints.reading import Reading, canonical_names
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
-__all__ = ["RENAMES", "finish", "read", "read_mask_token", "read_scales", "read_zlab_body"]
+__all__ = ["RENAMES", "finish", "read", "read_block_embedding", "read_mask_token", "read_scales", "read_zlab_body"]
 
 RENAMES = (("draft_model.", ""), ("model.", ""), ("midlayer.", "layers.0."))
 _BLOCK_SIZE = 16
@@ -64,8 +64,7 @@ def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Re
     body["mask_token_id"] = read_mask_token(fields)
     body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)
     body |= read_scales(fields)
-    said = fields.choice("block_embedding", ("target", "target_rows"), None, drafter=True)
-    body["embedding"] = body.get("embedding") or said or "target"
+    body["embedding"] = body.get("embedding") or read_block_embedding(fields, "target")
     body["mask_embedding"] = MASK_EMBEDDING in names.values()
     return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))
 
@@ -82,23 +81,29 @@ def read_mask_token(fields: Fields, default: int | None = None) -> int:
     return fields.integer("mask_token_id", minimum=0, drafter=True)
 
 
+def read_block_embedding(fields: Fields, meant: str) -> Any:
+    """Our own key, for drafters that take another embedding of the target than their layout means."""
+    return fields.choice("block_embedding", ("target", "target_module", "target_rows"), None, drafter=True) or meant
+
+
 def read_scales(fields: Fields) -> dict[str, Any]:
-    """Factors that newer files may carry; a file without them has none, so nothing is recorded as filled in."""
+    """Factors that newer files may carry; a file without them takes the target's, so nothing is recorded as filled in.
+
+    A multiplier of 1 is a factor that is stated: z-lab's MLX loader inherits what is unset, and nothing else.
+    """
+    said = fields.flag("inherit_logit_scale", None, drafter=True)  # our own key
     return {
-        "output_multiplier": fields.number("output_multiplier", None, drafter=True) or 1.0,
+        "output_multiplier": fields.number("output_multiplier", None, drafter=True),
         "final_logit_softcapping": fields.number("final_logit_softcapping", None, drafter=True),
         "embedding_scale": fields.number("input_embedding_scale", None, drafter=True) or 1.0,
+        "inherits_logit_scale": said is not False,
     }
 
 
 def _read_causal(fields: Fields, sliding: list[bool]) -> list[bool]:
     """``is_causal`` decides for all layers; without it sliding layers are causal in the block, full ones are not."""
-    said = {key: fields.flag(key, None, drafter=True) for key in ("is_causal", "causal")}
-    given = {value for value in said.values() if value is not None}
-    if len(given) > 1:
-        raise CheckpointError(f"config.json contradicts itself: is_causal={said['is_causal']}, causal={said['causal']}")
-    if given:
-        return [given.pop()] * len(sliding)
+    if (said := said_causal(fields)) is not None:
+        return [said] * len(sliding)
     if any(sliding):
         fields.filled("is_causal", "sliding layers", "z-lab's rule: sliding layers causal, full layers bidirectional")
     return list(sliding)

@@ -116,14 +116,16 @@ def _nested(config: DFlashConfig) -> dict[str, Any]:
         "mask_token_id": config.mask_token_id,
         "target_layer_ids": config.target_layer_ids,
     }
-    if config.output_multiplier != 1.0:
+    if config.output_multiplier is not None:
         nested["output_multiplier"] = config.output_multiplier
     if config.final_logit_softcapping is not None:
         nested["final_logit_softcapping"] = config.final_logit_softcapping
     if config.embedding_scale != 1.0:
         nested["input_embedding_scale"] = config.embedding_scale
-    if config.embedding == "target_rows":
+    if config.embedding in ("target_module", "target_rows"):
         nested["block_embedding"] = config.embedding  # our own key; z-lab's PyTorch code always takes raw rows
+    if not config.inherits_logit_scale and config.draft_vocab_size is None:
+        nested["inherit_logit_scale"] = False  # our own key; z-lab's PyTorch code never inherits, its MLX code does
     return nested
 
 

@@ -41,7 +41,8 @@ def convert(
         str | None,
         typer.Option(
             "--target",
-            help="The drafter's target: checked to fit; its embedding is written where speculators needs one.",
+            help="The drafter's target: checked to fit. With it speculators' files get the embedding they need, and "
+            "host's are checked for its scale.",
         ),
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of SRC on the Hub.")] = None,

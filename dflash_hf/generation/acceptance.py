@@ -62,12 +62,16 @@ class Acceptance:
         self.logits: tuple[Tensor, ...] | None = () if returned and config.output_logits else None
         self._warpers = position_free(processors)
 
-    def warp(self, logits: Tensor) -> Tensor:
-        """A drafter's logits [J, V] as far as the call's warpers go that need no ids: a q near to p is kept more."""
-        unread = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device)
+    def warp(self, logits: Tensor, device: torch.device) -> Tensor:
+        """A drafter's logits [J, V] as far as the call's warpers go that need no ids: a q near to p is kept more.
+
+        ``device`` is the ids', where the host put the tensors that warpers hold; a drafter may be on another.
+        """
+        warped = logits.to(device)
+        unread = torch.empty(len(logits), 0, dtype=torch.long, device=device)
         for warper in self._warpers:
-            logits = warper(unread, logits)
-        return logits
+            warped = warper(unread, warped)
+        return warped.to(logits.device)
 
     def only_length(self, limit: int) -> None:
         """From now on nothing but this total length ends the text."""

@@ -68,8 +68,8 @@ def load_pair(
     if drafter == AUTO:
         name = model_name(target) if isinstance(target, PreTrainedModel) else os.fspath(target)
         choice = choose_drafter(name, local_files_only=local_files_only, token=token)
-        warn(choice.sentence(name))
-        drafter, revision = choice.drafter, revision or choice.revision
+        warn(choice.sentence(name, revision))
+        drafter = choice.drafter
     if quantization is not None:
         if isinstance(target, PreTrainedModel) or target_options.get("quantization_config") is not None:
             raise OptionsError("quantization quantises a target as it is loaded here, by itself: drop it")

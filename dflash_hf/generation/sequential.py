@@ -142,7 +142,7 @@ class SequentialLoop:
         count = self._room(call.engine.most)
         draft = None
         if count:
-            warp = self.acceptance.warp if self.draws else None
+            warp = partial(self.acceptance.warp, device=self.ids.device) if self.draws else None
             draft = call.engine.propose(self.ids[:, -1:], self.position, count, warp)
         tokens = self.ids.new_empty(0) if draft is None else draft.tokens[0].to(self.ids.device)
         logits, taps = self._verify(tokens)

@@ -29,13 +29,12 @@ class Choice:
     """A drafter and why it was taken. ``drafter`` is a Hub id or a folder."""
 
     drafter: str
-    revision: str | None
     thinking: bool | None
     why: str
 
-    def sentence(self, target: str) -> str:
-        """What was chosen, for people."""
-        at = f" at {self.revision}" if self.revision else ""
+    def sentence(self, target: str, revision: str | None = None) -> str:
+        """What was chosen, for people; ``revision`` as asked for by them: none comes with a choice."""
+        at = f" at {revision}" if revision else " at its newest revision (none is pinned: --revision, revision=)"
         mode = {
             None: "",
             True: "; it was trained on answers with thinking",
@@ -57,7 +56,7 @@ def choose_drafter(target: str, *, local_files_only: bool = False, token: str | 
     """
     if known := _known(target):
         licence = f", licence {known.licence}" if known.licence else ""
-        return Choice(known.drafter, known.revision, known.thinking, f"a known pair{licence}")
+        return Choice(known.drafter, known.thinking, f"a known pair{licence}")
     asked = "the Hub was not asked (local_files_only or HF_HUB_OFFLINE)"
     if not local_files_only and not constants.HF_HUB_OFFLINE:
         if _is_folder(target):
@@ -65,7 +64,7 @@ def choose_drafter(target: str, *, local_files_only: bool = False, token: str | 
         else:
             found, asked = _on_hub(target, token)
             if found is not None:
-                return Choice(found, None, None, f"its card on the Hub names {target} as base_model")
+                return Choice(found, None, f"its card on the Hub names {target} as base_model")
     raise OptionsError(f'drafter="auto": no drafter is known for {public_name(target)}; {asked}. {_nearest(target)}')
 
 

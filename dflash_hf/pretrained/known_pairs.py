@@ -3,6 +3,7 @@
 A row is here when a page of the authors, or of an engine that runs it, gives the drafter's full id (z-lab/dflash
 README.md and README.zh-TW.md; vllm-project/speculators' docs and examples; vllm-project/recipes; inco.ai/blog/dflash2).
 Rows of one target stand in the order of choice. The licence is on the drafter's card; what is known of it is noted.
+No revision is pinned: those pages give none in full, and authors revise drafters in place, so the newest is taken.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ class KnownPair:
 
     Args:
         target, drafter: Hub ids.
-        revision: of the drafter; None is its main branch.
         thinking: the thinking mode it was trained in, where its authors say so: True, False or None.
         licence: a note on the drafter's licence, where one is known; else its card says it.
     """
 
     target: str
     drafter: str
-    revision: str | None = None
     thinking: bool | None = None
     licence: str | None = None
 

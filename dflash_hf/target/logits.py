@@ -27,11 +27,11 @@ def drafter_scale(config: DFlashConfig, view: TargetView) -> Scale:
     """How a drafter's logits are scaled: by its own values, and by the target's where its config has none.
 
     A drafter that borrows the head was trained on what the target makes of it (z-lab's MLX loader does the same); one
-    with a head of its own has nothing from the target, nor has one that takes the target's raw rows: its authors' code
-    calls the bare head (transformers' Muse assistant, speculators).
+    with a head of its own has nothing from the target, nor has one whose authors' code calls the bare head
+    (transformers' Muse assistant, speculators). A multiplier of 1 in the drafter's files is its own.
     """
-    if config.draft_vocab_size is not None or config.embedding == "target_rows":
-        return Scale(config.output_multiplier, config.final_logit_softcapping)
-    multiplier = config.output_multiplier if config.output_multiplier != 1.0 else view.logit_multiplier
-    softcap = view.logit_softcap if config.final_logit_softcapping is None else config.final_logit_softcapping
-    return Scale(multiplier, softcap)
+    inherited = target_scale(view) if config.inherits_logit_scale else Scale()
+    multiplier, softcap = config.output_multiplier, config.final_logit_softcapping
+    return Scale(
+        inherited.multiplier if multiplier is None else multiplier, inherited.softcap if softcap is None else softcap
+    )

@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 
 from dflash_hf.errors import UnsupportedTargetError
 from dflash_hf.target.devices import computing_device
+from dflash_hf.target.embedding import embed_as_module, embed_raw, hidden_rows
 from dflash_hf.target.plain_weights import unreadable
 from dflash_hf.target.positions import room_for_drafts
 from dflash_hf.target.scales import embedding_scale, logit_multiplier, logit_softcap
 
 __all__ = ["TargetView", "model_name", "public_name", "view_target"]
 
-_CHANGES = ("embed_norm", "embed_scale")  # what an embedding's module may do to its rows
 _LAYER_LISTS = ("layers", "h", "blocks")  # what decoder stacks call their list of layers
 
 
@@ -96,33 +96,21 @@ class TargetView:
 
     def hides_rows(self, source: str) -> str | None:
         """Why :meth:`embed` cannot give what a drafter of this ``source`` was trained on, or None."""
-        if not self._reads_rows(source):
-            return None
-        weight = self.embedding._parameters.get("weight")
-        why = "wrapped by an adapter" if weight is None else unreadable(weight)
-        return None if why is None else f"the target's embedding changes its rows, which cannot be read: it is {why}"
-
-    def _reads_rows(self, source: str) -> bool:
-        """Whether the embedding's module does more than this source wants of it."""
-        parts = list(self.embedding.modules())
-        normed, scaled = (any(getattr(part, name, None) is not None for part in parts) for name in _CHANGES)
-        return normed or (scaled and source != "target")
+        return hidden_rows(self.embedding, source)
 
     def room(self, position: int, length: int, held: int) -> int | None:
         """How many tokens may be drafted here; see :func:`dflash_hf.target.positions.room_for_drafts`."""
         return room_for_drafts(self.text_config, position, length, held)
 
     def embed(self, token_ids: Tensor, source: str = "target") -> Tensor:
-        """Embeddings [B, K, D] of ids [B, K]: as the target scales them, in its module or after it, or its raw rows.
+        """Embeddings [B, K, D] of ids [B, K], on the embedding's device, whatever the ids' is.
 
-        A norm inside the module (Muse, Inkling) is no scale: drafters were trained without it, and transformers' own
-        DFlash leaves it out as well.
+        ``source``: ``"target"`` as the target scales them, in its module and after it; ``"target_module"`` as its
+        module alone does; ``"target_rows"`` its raw rows. Without a norm inside the module.
         """
-        token_ids = token_ids.to(computing_device(self.embedding, token_ids.device))
-        if self._reads_rows(source):
-            embedded = nn.functional.embedding(token_ids, self.embedding.get_parameter("weight"))
-        else:  # called, not read: it may be quantised, offloaded or wrapped by an adapter
-            embedded = self.embedding(token_ids)
+        if source == "target_rows":
+            return embed_raw(self.embedding, token_ids)
+        embedded = embed_as_module(self.embedding, token_ids)
         scale = embedding_scale(self.model.config) if source == "target" else 1.0
         return embedded if scale == 1.0 else embedded * scale
 

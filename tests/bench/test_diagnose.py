@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import dflash_hf
+from dflash_hf.bench import diagnose as diagnose_module
 from dflash_hf.bench.alternatives import alternatives
-from dflash_hf.bench.diagnose import diagnose
+from dflash_hf.bench.diagnose import Diagnosis, diagnose
 from dflash_hf.bench.probe import ProbeText, accepted_at, evaluation_of, probe_text
 from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.model import DFlashDrafter
@@ -21,6 +22,7 @@ from dflash_hf.drafter.redescribed import redescribed
 from dflash_hf.target.view import view_target
 from dflash_hf.training.blocks import draft_hidden
 from dflash_hf.training.documents import Document
+from dflash_hf.training.evaluate import Evaluation
 from dflash_hf.training.features.features import Features
 from dflash_hf.training.packs import make_pack
 from tests.tiny import prompt, tiny_target
@@ -139,16 +141,39 @@ def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     best = max(found.tried, key=lambda each: each[1])[0]
     assert best.field == field and getattr(best.config, field) == getattr(good.config, field)
     if found.evaluation.tau < tau / 1.3:  # a layer lower, or the mask, cost this small drafter less than that
-        assert found.better is best and found.better_tau == pytest.approx(tau)
+        assert found.better is best and found.hint is None and found.best_tau == pytest.approx(tau)
     else:
-        assert found.better is None and fault in ("taps one too low", "causal flag")
+        assert found.better is None and found.hint in (best, None) and fault in ("taps one too low", "causal flag")
     assert bad.config.to_dict() == config.to_dict()
     assert all(torch.equal(before[name], tensor) for name, tensor in bad.state_dict().items())
 
 
+@pytest.mark.parametrize(("places", "kept_more"), [(0, False), (1, False), (3, False), (10, True), (60, True)])
+def test_a_hint_needs_more_than_chance(places: int, kept_more: bool) -> None:
+    """A reading that keeps one token more at so many of 60 places; less elsewhere is chance too."""
+    kept = torch.full((60,), 2)
+    other = kept.clone()
+    other[:places] += 1
+    assert diagnose_module._keeps_more(other, kept) is kept_more
+    other[30:] = 0
+    assert not diagnose_module._keeps_more(other, kept)
+
+
+@pytest.mark.parametrize(("tau", "named"), [(3.2, "hint"), (3.75, "better")])
+def test_a_little_better_is_a_hint_and_a_quarter_more_a_verdict(tau: float, named: str, text: ProbeText) -> None:
+    reading = alternatives(trained(text, steps=0).config, text.view)[0]
+    found = Diagnosis(Evaluation(1, 20, 60, 1, 1, (20, 15, 5, 0)), (), reading, tau)
+    assert found.evaluation.tau == 3.0
+    assert (found.better, found.hint) == ((reading, None) if named == "better" else (None, reading))
+    row = found.row()
+    assert row[named]["tau"] == tau and row["hint" if named == "better" else "better"] is None
+
+
 def test_a_good_drafter_is_left_alone(text: ProbeText) -> None:
     found = diagnose(learned(text, {}), text)
-    assert not found.near_one and not found.tried and found.better is None
+    assert not found.near_one and not found.tried and found.best is None
+    asked = diagnose(learned(text, {}), text, near=float("inf"))
+    assert asked.tried and asked.best is None
 
 
 def test_a_drafter_that_knows_nothing_has_no_better_reading(text: ProbeText) -> None:
@@ -157,7 +182,7 @@ def test_a_drafter_that_knows_nothing_has_no_better_reading(text: ProbeText) -> 
         drafter.norm.weight.zero_()  # the same token everywhere, however it is read
     found = diagnose(drafter, text)
     assert found.near_one and found.tried and found.better is None
-    assert found.row()["better"] is None
+    assert found.row()["better"] is None and found.row()["hint"] is None
 
 
 def test_the_key_named_is_the_files_own(text: ProbeText) -> None:

@@ -30,7 +30,7 @@ _SCALES = {
     "llama": {},
     "glm4": {},
     "gemma2": {"embedding_scale": 32**0.5, "softcap": 5.0},
-    "granite": {"embedding_scale": 3.0, "multiplier": 1 / 4.0},
+    "granite": {"factor": 3.0, "multiplier": 1 / 4.0},
     "muse": {"multiplier": 0.5, "softcap": 5.0},
 }
 _TOWER = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "patch_size": 4}

@@ -29,6 +29,12 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "DFlare by name alone": ("angel", {"model_arch": "dflare"}, "model_arch is 'dflare', but the files have no tensor"),
     "a gated sum by name alone": ("angel", {"fusion_type": "gated_sum"}, "fusion_type is 'gated_sum'"),
     "DFly by name alone": ("angel", {"enable_hidden_correction": True}, "enable_hidden_correction is True"),
+    "an unknown fusion": ("angel", {"fusion_type": "weird"}, "fusion_type is 'weird', but 'concat_fc' or 'gated_sum'"),
+    "an unknown variant": ("angel", {"model_arch": "dfluff"}, "model_arch is 'dfluff', but 'dflash' or 'dflare'"),
+    "DFly by name alone, too": ("angel", {"model_arch": "dfly"}, "model_arch is 'dfly', but the files have no tensor"),
+    "AngelSpec causal and not": ("angel", {"is_causal": True, "causal": False}, "contradicts itself"),
+    "Model-Optimizer causal and not": ("modelopt", {"is_causal": True, "causal": False}, "contradicts itself"),
+    "sinks causal and not": ("sinks", {"is_causal": True, "causal": False}, "contradicts itself"),
     "an unknown projector": ("zlab", {"projector_type": "weird"}, "projector_type is 'weird'"),
 }
 

@@ -16,6 +16,7 @@ from dflash_hf import DFlashConfig, DFlashDrafter
 from dflash_hf.checkpoints.convert import convert
 from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.errors import CheckpointError, OptionsError
+from tests.checkpoints import slow_target, tiny_dialects
 from tests.checkpoints.tiny import tiny_config, tiny_tensors, write_tiny
 
 HOST_LANE = pytest.mark.skipif(
@@ -103,7 +104,7 @@ def ours(drafter: DFlashDrafter, target: Qwen3ForCausalLM, committed: torch.Tens
 
 @pytest.mark.parametrize("case", EXPRESSIBLE)
 def test_host_layout_and_back(case: str, tmp_path: Path) -> None:
-    """There and back is the same drafter, but for the rows of the block: transformers takes them raw."""
+    """There and back is the same drafter, to the key."""
     config = tiny_config(**EXPRESSIBLE[case])
     _, tensors = write_tiny(tmp_path / "zlab", config)
     first = convert(tmp_path / "zlab", tmp_path / "host", to="host")
@@ -112,12 +113,39 @@ def test_host_layout_and_back(case: str, tmp_path: Path) -> None:
     assert not {"fc.weight", "hidden_norm.weight"} & written.keys()
     again = load_drafter(tmp_path / "host")
     assert again.provenance.dialect == "muse_assistant" and again.provenance.defaults == ()
-    assert again.config.embedding == "target_rows"
-    again.config.embedding = "target"
     assert again.config.to_dict() | {"_name_or_path": ""} == first.config.to_dict() | {"_name_or_path": ""}
     convert(tmp_path / "host", tmp_path / "back")
     back = load_file(tmp_path / "back" / "model.safetensors")
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "fits"),
+    [
+        ("llama", "target", True), ("gemma2", "target", True), ("granite", "target", False),
+        ("llama", "target_rows", True), ("gemma2", "target_rows", False), ("granite", "target_rows", True),
+        ("granite", "target_module", True),
+    ],
+)  # fmt: skip
+def test_a_target_that_scales_is_looked_at(kind: str, source: str, fits: bool, tmp_path: Path) -> None:
+    """transformers' lane calls the embedding module: a factor in it is taken, one around it is not."""
+    model = slow_target.pair(kind).model
+    nested = {"block_embedding": source, "final_logit_softcapping": None}
+    made = tiny_dialects.zlab(nested=nested, target=kind)
+    write_tiny(tmp_path / "zlab", made.config, made.tensors)
+    if not fits:
+        with pytest.raises(CheckpointError, match=f"{type(model).__name__}'s embedding module gives; this drafter"):
+            convert(tmp_path / "zlab", tmp_path / "host", to="host", target=model)
+        assert not (tmp_path / "host").exists()
+    first = convert(tmp_path / "zlab", tmp_path / "host", to="host", target=model if fits else None, dtype="float64")
+    back = load_drafter(tmp_path / "host", dtype="float64")
+    assert back.config.embedding == source and back.config.inherits_logit_scale
+    logits = []
+    for drafter in (first, back):  # with this package the files draft the same, whatever scales
+        both = slow_target.pair(kind)
+        taps = slow_target.taps_of(drafter, both)
+        logits.append(slow_target.drafts(drafter, both, taps, [9], cached=True)[0].logits)
+    assert torch.equal(*logits)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +156,7 @@ def test_host_layout_and_back(case: str, tmp_path: Path) -> None:
         ({"attention_bias": True}, "attention biases"),
         ({**SLIDING, "sliding_window": 1, "is_causal": False}, "a window of 1"),
         ({"output_multiplier": 0.5}, "output_multiplier=0.5"),
+        ({"output_multiplier": 1.0}, "output_multiplier=1.0"),
         ({"final_logit_softcapping": 20.0}, "final_logit_softcapping=20.0"),
         ({"input_embedding_scale": 2.0}, "embedding_scale=2.0"),
     ],

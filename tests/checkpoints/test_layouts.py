@@ -22,7 +22,9 @@ from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.errors import CheckpointError
 from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.target.view import view_target
+from tests.checkpoints import slow_target, tiny_dialects
 from tests.checkpoints.test_save import SHAPE, assert_same, described
+from tests.checkpoints.tiny import write_tiny
 
 ROWS = 40
 MARKOV = {"kind": "markov", "rank": 3}
@@ -131,6 +133,7 @@ def test_speculators_round_trip_is_exact(
 ) -> None:
     drafter = made(
         dtype, **SPECULATORS[kind], **head, embedding=embedding, layer_windows=windows, target_hidden_size=width,
+        inherits_logit_scale=False,
         layer_causal=[window is not None and not free for window in windows], window_rule="anchor", last_tap="raw",
         num_target_layers=depth, target_name=name, target_layer_ids=taps,
     )  # fmt: skip
@@ -154,7 +157,9 @@ def test_speculators_ids_are_offsets_and_taps_count_from_one(tmp_path: Path) -> 
 
 
 def test_a_borrowed_embedding_is_named_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no embedding of its own.*convert\(\.\.\., target="):
+    with pytest.raises(
+        CheckpointError, match=r"no embedding of its own.*multiplier and soft cap.*convert\(\.\.\., target="
+    ):
         convert(made(), tmp_path / "out", to="speculators")
     assert not (tmp_path / "out").exists()
 
@@ -184,6 +189,15 @@ def test_with_its_target_a_drafter_gets_an_embedding_and_drafts_the_same(
     assert torch.equal(drafts[0].outputs, drafts[1].outputs)
 
 
+def test_with_a_target_that_scales_its_logits_a_borrowed_head_is_refused(tmp_path: Path) -> None:
+    """speculators' engines call the bare head; a drafter that is to inherit a factor would draft otherwise there."""
+    both = slow_target.pair("granite")
+    checkpoint = tiny_dialects.zlab()
+    write_tiny(tmp_path / "zlab", checkpoint.config, checkpoint.tensors)
+    with pytest.raises(CheckpointError, match=r"it has output_multiplier=0\.25"):
+        convert(tmp_path / "zlab", tmp_path / "out", to="speculators", target=both.model)
+
+
 FULL = {"layer_windows": [6, 6]}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "anchor windows": ("zlab", {**FULL, "window_rule": "anchor"}, "windows counted from the anchor"),
@@ -209,6 +223,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "convolutions alone": ("speculators", {"convolution": CONVOLUTION, "embedding": "own"}, "without a selector"),
     "embedding as a tap": ("zlab", {"target_layer_ids": [-1, 3]}, "a tap of the embedding's output"),
     "soft cap there": ("speculators", {"final_logit_softcapping": 20.0, "embedding": "own"}, "softcapping=20.0"),
+    "logits as the target's": ("speculators", {"embedding": "own"}, "whatever multiplier and soft cap"),
+    "the target's module": (
+        "speculators",
+        {"embedding": "target_module", "inherits_logit_scale": False},
+        "no embedding of its own",
+    ),
     "causal full layers": ("speculators", {"layer_causal": [True, True], "embedding": "own"}, "in-block causality"),
     "a mask's embedding": ("zlab", {"mask_embedding": True}, "an embedding of its own for the mask"),
     "sinks": ("zlab", {"attention_sinks": True}, "attention sinks"),

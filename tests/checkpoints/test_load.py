@@ -83,9 +83,16 @@ def test_prefixed_tensors_are_read(prefix: str, tmp_path: Path) -> None:
 
 def test_surplus_tensors_are_left_alone(tmp_path: Path) -> None:
     tensors = tiny_tensors(tiny_config())
-    beside = ("rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq", "t2d", "verifier_norm.weight")
+    beside = ("rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq")
     write_tiny(tmp_path, tensors=tensors | {name: torch.zeros(2) for name in beside})
     assert same(load_drafter(tmp_path), tensors)
+
+
+@pytest.mark.parametrize("name", ["t2d", "verifier_norm.weight", "verifier_lm_head.weight"])
+def test_what_only_speculators_leave_is_read_by_nothing_elsewhere(name: str, tmp_path: Path) -> None:
+    write_tiny(tmp_path, tensors=tiny_tensors(tiny_config()) | {name: torch.zeros(2)})
+    with pytest.raises(CheckpointError, match=f"read by nothing: {name}"):
+        load_drafter(tmp_path)
 
 
 def test_missing_and_unread_tensors_are_listed(tmp_path: Path) -> None:

@@ -270,11 +270,11 @@ def test_modelopt_variants_are_right_or_refused(config: Any, kind: type[Exceptio
         read(config, ["fc.weight", "hidden_norm.weight"])
 
 
-def test_muse_window_counts_one_more_and_rows_are_raw() -> None:
+def test_muse_window_counts_one_more_and_embedding_and_head_are_bare() -> None:
     reading = read(muse(), MUSE_NAMES)
     assert reading.config.layer_windows == [17, None]
     assert reading.config.layer_causal == [False, False]
-    assert reading.config.embedding == "target_rows"
+    assert reading.config.embedding == "target_module" and not reading.config.inherits_logit_scale
     assert reading.names["encoder.output_norm_enc.weight"] == "fusion.norm.weight"
     assert reading.names["encoder.fc.weight"] == "fusion.fc.weight"
 

@@ -65,8 +65,17 @@ def assert_same(one: DFlashDrafter, two: DFlashDrafter) -> None:
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
     vocab_size=st.sampled_from([None, 40]),
     target_name=st.sampled_from([None, "owner/target", "Ключ/目标"]),
-    scales=st.sampled_from([{}, {"output_multiplier": 0.19611613513818404, "final_logit_softcapping": 20.0}]),
-    embedding=st.sampled_from([{}, {"embedding": "target_rows"}, {"embedding_scale": 3.5}]),
+    scales=st.sampled_from(
+        [
+            {},
+            {"output_multiplier": 1.0},
+            {"output_multiplier": 0.19611613513818404, "final_logit_softcapping": 20.0},
+        ]
+    ),
+    embedding=st.sampled_from(
+        [{}, {"embedding": "target_rows"}, {"embedding": "target_module"}, {"embedding_scale": 3.5}]
+    ),
+    inherits=st.booleans(),
     eps=st.sampled_from([1e-6, 1e-5]),
 )
 def test_round_trip_is_exact(
@@ -79,6 +88,7 @@ def test_round_trip_is_exact(
     target_name: str | None,
     scales: dict[str, Any],
     embedding: dict[str, Any],
+    inherits: bool,
     eps: float,
 ) -> None:
     flags = {"all": [True] * 2, "none": [False] * 2, "rule": [window is not None for window in windows]}[causal]
@@ -86,6 +96,7 @@ def test_round_trip_is_exact(
         **SHAPE,
         **scales,
         **embedding,
+        inherits_logit_scale=inherits,
         layer_windows=windows,
         layer_causal=flags,
         rope_parameters=rope,

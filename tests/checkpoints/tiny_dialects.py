@@ -188,9 +188,11 @@ def deepspec(kind: str | None, taps: tuple[int, ...] = (-1, 1), **changes: Any) 
 
 
 def speculators(
-    kind: str, *, reduced: bool = True, own: bool = True, layer: Any = None, shapes: Any = None, **top: Any
-) -> Any:
+    kind: str, *, reduced: bool = True, own: bool = True, head: bool = True, layer: Any = None, shapes: Any = None,
+    target: str = "llama", **top: Any,
+) -> Any:  # fmt: skip
     """Ids in hidden_states counting, the body in transformer_layer_config, no top-level model_type."""
+    reduced = reduced and head
     inner = zlab_config(**(layer or {}))
     del inner["dflash_config"], inner["num_target_layers"], inner["architectures"]
     config = {
@@ -205,6 +207,8 @@ def speculators(
     sizes = dict(OWN) | {"lm_head.weight": (config["draft_vocab_size"], WIDTH)} | (shapes or {})
     if not own:
         del sizes["embed_tokens.weight"]
+    if not head:
+        del sizes["lm_head.weight"]
     tensors = body(inner) | random(sizes)
     if reduced:
         ids = reduced_ids()  # d2t: row i means id i + d2t[i]
@@ -212,7 +216,7 @@ def speculators(
             "d2t": ids - torch.arange(REDUCED),
             "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True),
         }
-    return Checkpoint(f"speculators-{kind}", "speculators", config, tensors)
+    return Checkpoint(f"speculators-{kind}", "speculators", config, tensors, target)
 
 
 def sparse_speculators() -> Checkpoint:
@@ -226,7 +230,8 @@ def sparse_speculators() -> Checkpoint:
 
 def speculators_dspark(kind: str, **top: Any) -> Checkpoint:
     keys = {"markov_head_type": kind, "enable_confidence_head": True, **MARKOV}
-    return speculators("dspark", shapes=markov_shapes(kind, REDUCED), **keys | top)
+    columns = REDUCED if top.get("head", True) else VOCAB
+    return speculators("dspark", shapes=markov_shapes(kind, columns), **keys | top)
 
 
 def angelspec(dialect: str, shapes: Shapes, *, fc: bool = True, **changes: Any) -> Checkpoint:

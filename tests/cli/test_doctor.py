@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dflash_hf.bench import diagnose
 from dflash_hf.cli import doctor
 from tests.cli.conftest import BLOCK
 
@@ -49,6 +50,37 @@ def test_a_wrong_shift_is_named_and_fails_the_check(run, files, tmp_path, monkey
     assert (files.drafter / "config.json").read_bytes() == before
     text = run("doctor", *files.options, "--tokens", "24").stdout
     assert "FAILED: near one token a round; with slots predict the place after their own" in text
+
+
+def test_next_to_nothing_kept_fails_the_check_whatever_the_reason(run, files, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "PROMPT", "a walk")
+    monkeypatch.setattr(diagnose, "alternatives", lambda *_: [])
+    code, body = report(run, files)
+    assert code == 3 and not body["ok"] and body["probe"]["near_one"]
+    assert body["probe"]["better"] is None and body["probe"]["hint"] is None
+    text = run("doctor", *files.options, "--tokens", "24").stdout
+    assert "FAILED: near one token a round, no faster than without a drafter" in text and "--thinking" in text
+
+
+@pytest.mark.parametrize(("near_one", "code", "verdict"), [(0.5, 0, "ok"), (1.5, 3, "FAILED: near one")])
+def test_a_little_better_is_a_hint_and_does_not_fail_a_pair_that_drafts(
+    near_one, code, verdict, run, files, monkeypatch
+) -> None:
+    """The wrong shift again, as if it cost little."""
+    monkeypatch.setattr(doctor, "PROMPT", "a walk")
+    monkeypatch.setattr(diagnose, "_FACTOR", 100.0)
+    monkeypatch.setattr(diagnose, "NEAR_ONE", near_one)
+    found, body = report(run, files, "--thorough")
+    assert found == code and body["ok"] is (code == 0)
+    assert body["probe"]["better"] is None and body["probe"]["hint"]["key"] == "shift_label"
+    lines = run("doctor", *files.options, "--tokens", "24", "--thorough").stdout.splitlines()
+    assert lines[-2].startswith("hint: with slots predict the place after their own (shift_label) it would be")
+    assert lines[-1].startswith(verdict)
+
+
+def test_thorough_tries_other_readings_of_a_pair_that_drafts(run, files) -> None:
+    code, body = report(run, files, "--thorough")
+    assert code == 0 and len(body["probe"]["tried"]) > 5 and body["probe"]["hint"] is None
 
 
 def test_too_short_an_answer_says_nothing(run, files) -> None:

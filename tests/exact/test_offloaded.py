@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from dflash_hf.bench.alternatives import alternatives
 from dflash_hf.bench.judge import judge
-from dflash_hf.checkpoints.give_embedding import with_own_embedding
+from dflash_hf.checkpoints.settle import settled
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import IncompatiblePairError, TrainingError
 from dflash_hf.generation.attach import generate
@@ -88,7 +88,7 @@ def test_borrowed_parts_of_a_wholly_offloaded_target_are_read_where_accelerate_b
     assert model.device.type == "meta"
     assert computing_device(model).type == view_target(model).head_device.type == "cpu"
     drafter = DFlashDrafter(tiny_config(model))
-    own = with_own_embedding(drafter, model).embed_tokens.weight
+    own = settled(drafter, model).embed_tokens.weight
     assert torch.equal(own, tiny_target("llama").get_input_embeddings().weight)
     assert alternatives(drafter.config, view_target(model))
     text = greedy(tiny_target("llama"), prompt(), 6)[0, prompt().shape[1] :].tolist()
@@ -101,14 +101,6 @@ def test_loaded_drafter_is_put_beside_the_head_of_an_offloaded_target(tmp_path):
     target, drafter = load_pair(model, tmp_path / "drafter")
     assert {parameter.device.type for parameter in drafter.parameters()} == {"cpu"}
     assert torch.equal(target.generate(prompt(), **CALL), greedy(tiny_target("llama"), prompt(), NEW))
-
-
-def test_scaled_rows_of_an_offloaded_embedding_are_refused(tmp_path):
-    model = disk_offloaded(tmp_path, "gemma3")
-    drafter = DFlashDrafter(tiny_config(model, embedding="target_rows")).eval()
-    with pytest.raises(IncompatiblePairError, match="rows as they are stored, but .* cannot be read: it is offloaded"):
-        generate(model, prompt(), assistant=drafter, **CALL)
-    assert_same(model, prompt(), lambda: dict(CALL))  # as the target scales them: the module does it
 
 
 def test_packing_leaves_layers_alone_that_accelerate_brings(tmp_path):

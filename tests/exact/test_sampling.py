@@ -7,6 +7,7 @@ whose next token depends on the last two; the drafter guesses near it, so that a
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from dflash_hf.generation import accept
 from dflash_hf.generation.acceptance import Acceptance
 
 SIZE, PROMPT, NEW, BLOCK = 3, (0, 1), 4, 4
+CPU = torch.device("cpu")
 WARPERS = {
     "none": lambda: [],
     "temperature": lambda: [processes.TemperatureLogitsWarper(0.6)],
@@ -95,7 +97,7 @@ def propose(acceptance, anchor, count, proposals):
         logits[None], 1, torch.tensor([[anchor]]), project=lambda states: states, scale=lambda outputs: outputs,
         embed=lambda ids: ids, vocab_size=SIZE,
     )  # fmt: skip
-    return ParallelHead().propose(block, None if proposals == "argmax" else acceptance.warp)
+    return ParallelHead().propose(block, None if proposals == "argmax" else partial(acceptance.warp, device=CPU))
 
 
 def exact(name, ends):
@@ -132,3 +134,19 @@ def test_a_wrong_rule_would_be_seen(branches, monkeypatch):
     found = branches.distribution(lambda: decode(rule("none", ()), "sampled", {"drafted": 0, "accepted": 0}))
     expected = exact("none", ())
     assert max(abs(found.get(text, 0.0) - weight) for text, weight in expected.items()) > 0.01
+
+
+def test_warpers_are_run_where_the_host_put_their_tensors(monkeypatch):
+    """A drafter on another device than the target: here the target's is torch's "meta", which holds no numbers."""
+    met = []
+
+    def warp(self, ids, scores):
+        met.append((ids.device.type, scores.device.type, self.epsilon.device.type))
+        return torch.full(scores.shape, 7.0)
+
+    monkeypatch.setattr(processes.EtaLogitsWarper, "__call__", warp)
+    eta = processes.EtaLogitsWarper(0.1, device="meta")
+    acceptance = Acceptance([eta], [], GenerationConfig(do_sample=True))
+    warped = acceptance.warp(torch.zeros(2, SIZE), torch.device("meta"))
+    assert met == [("meta", "meta", "meta")]
+    assert warped.device == CPU and warped.tolist() == [[7.0] * SIZE] * 2, "back where the drafter draws"

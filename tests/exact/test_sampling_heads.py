@@ -5,6 +5,8 @@ The harness is that of ``test_sampling``; only the proposals come from the real 
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ from dflash_hf.drafter.heads.markov import MarkovHead
 from dflash_hf.drafter.heads.parallel import ParallelHead
 from dflash_hf.drafter.heads.selector import SelectorHead
 from tests.exact import test_sampling as plain
-from tests.exact.test_sampling import GUESS, SIZE, exact, rule
+from tests.exact.test_sampling import CPU, GUESS, SIZE, exact, rule
 
 WIDTH = 4
 HEADS = {
@@ -50,7 +52,7 @@ def proposer(name, reduced):
             hidden[None, :count], 1, torch.tensor([[anchor]]), project, lambda outputs: outputs,
             lambda ids: embedding[ids], SIZE, vocabulary,
         )  # fmt: skip
-        return head.propose(block, None if proposals == "argmax" else acceptance.warp)
+        return head.propose(block, None if proposals == "argmax" else partial(acceptance.warp, device=CPU))
 
     return propose
 

@@ -29,6 +29,8 @@ def test_a_known_pair_is_taken_without_asking_anybody(hub: Hub) -> None:
     choice = choose_drafter("Qwen/Qwen3-8B")
     assert choice.drafter == "z-lab/Qwen3-8B-DFlash-b16" and choice.thinking is False
     assert "switch thinking off" in choice.sentence("Qwen/Qwen3-8B")
+    assert "newest revision (none is pinned" in choice.sentence("Qwen/Qwen3-8B")
+    assert "DFlash-b16 at abc for" in choice.sentence("Qwen/Qwen3-8B", "abc")
     assert hub.requests == []
 
 

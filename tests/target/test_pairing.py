@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from transformers import BertConfig, BertModel, Mamba2Config, Mamba2ForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import CheckpointError, IncompatiblePairError, UnsupportedTargetError
 from dflash_hf.target.pairing import check_pair
+from tests.hybrids import DISCONTINUOUS
 from tests.scripted import tiny_config
-from tests.tiny import VOCAB, tiny_target
+from tests.tiny import VOCAB, build_target, tiny_target
 
 
 @pytest.mark.parametrize(
@@ -59,13 +60,8 @@ def test_targets_that_cannot_be_drafted_for_are_refused_by_name():
     bert = BertModel(BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32))
     with pytest.raises(UnsupportedTargetError, match="list of decoder layers|LM head"):
         check_pair(bert, drafter)
-    mamba = Mamba2ForCausalLM(
-        Mamba2Config(
-            hidden_size=32, num_hidden_layers=4, vocab_size=VOCAB, num_heads=8, head_dim=8, state_size=8, n_groups=1
-        )
-    )
     with pytest.raises(UnsupportedTargetError, match="recurrent"):
-        check_pair(mamba, drafter)
+        check_pair(build_target(DISCONTINUOUS["mamba"]), drafter)
 
 
 def test_a_block_of_one_is_no_block():

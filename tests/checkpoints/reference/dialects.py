@@ -97,14 +97,14 @@ def modelopt(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
 
 
 def muse(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
-    """Everything at the top level, never causal, |q - k| <= W, raw rows, and the bare head: no multiplier, no cap."""
+    """Everything at the top level, never causal, |q - k| <= W, the bare embedding module and head."""
     names = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
     weights = plain({names.get(name, name): tensor for name, tensor in tensors.items()})
     sliding = _sliding(config)
     windows = [config["sliding_window"] if slides else None for slides in sliding]
     fields = _zlab_fields(config, weights)
     fields["rules"] = _rules(config, windows, [False] * len(sliding), "inclusive")
-    return SlowDrafter(**fields | {"embedding": "rows", "borrows_scale": False})
+    return SlowDrafter(**fields | {"embedding": "module", "borrows_scale": False})
 
 
 def jetspec(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
@@ -168,6 +168,7 @@ def speculators(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
         head,
         raw_last=True,
         embedding="own" if "embed_tokens.weight" in weights else "rows",
+        borrows_scale=False,
         columns=[row + int(offset) for row, offset in enumerate(tensors["d2t"])] if "d2t" in tensors else None,
     )
 

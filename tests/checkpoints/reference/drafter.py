@@ -18,7 +18,8 @@ class SlowTarget:
 
     rows: Matrix  # [V, D] of the embedding
     head: Matrix  # [V, D]
-    embedding_scale: float = 1.0
+    embedding_scale: float = 1.0  # of its embedding module
+    factor: float = 1.0  # between that and its first layer
     multiplier: float = 1.0
     softcap: float | None = None
 
@@ -50,7 +51,7 @@ class SlowDrafter:
     fuse: Callable[[list[Vector]], list[Vector]]  # taps of one position -> its feature for every layer
     walk: Walk = parallel
     raw_last: bool = False
-    embedding: str = "scaled"  # "scaled", "rows" or "own"
+    embedding: str = "scaled"  # "scaled", "module" (what scales lies in it), "rows" or "own"
     embedding_scale: float = 1.0
     multiplier: float | None = None  # None: the target's, if its head is borrowed
     softcap: float | None = None
@@ -60,7 +61,8 @@ class SlowDrafter:
     def embed(self, target: SlowTarget, token: int) -> Vector:
         if self.embedding == "own":
             return self.weights["embed_tokens.weight"][token]
-        scale = target.embedding_scale if self.embedding == "scaled" else 1.0
+        inside, around = target.embedding_scale, target.factor
+        scale = {"scaled": inside * around, "module": inside, "rows": 1.0}[self.embedding]
         return target.rows[token] * scale * self.embedding_scale
 
     def logits(self, target: SlowTarget, hidden: Vector) -> Vector:
