@@ -11,13 +11,15 @@ from copy import deepcopy
 import torch
 from transformers import PreTrainedModel
 
+from dflash_hf.config import DFlashConfig
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.drafter.redescribed import redescribed
 from dflash_hf.errors import CheckpointError
 from dflash_hf.target.logits import Scale, drafter_scale
 from dflash_hf.target.pairing import pair_view
+from dflash_hf.target.view import TargetView
 
-__all__ = ["check_module_embeds", "settled"]
+__all__ = ["check_module_embeds", "settle_scale", "settled"]
 
 _SAMPLE = 64  # ids whose embeddings are compared
 
@@ -33,10 +35,7 @@ def settled(drafter: DFlashDrafter, target: PreTrainedModel) -> DFlashDrafter:
         CheckpointError: the drafter's other tables have more rows than the target has ids.
     """
     view, config, added = pair_view(target, drafter), deepcopy(drafter.config), {}
-    if config.inherits_logit_scale:
-        scale = drafter_scale(config, view)
-        config.inherits_logit_scale, config.final_logit_softcapping = False, scale.softcap
-        config.output_multiplier = None if scale.multiplier == Scale().multiplier else scale.multiplier
+    settle_scale(config, view)
     if config.embedding != "own":
         rows = view.vocab_rows if config.stored_vocab_size is None else int(config.stored_vocab_size)
         if rows > view.vocab_rows:
@@ -46,6 +45,14 @@ def settled(drafter: DFlashDrafter, target: PreTrainedModel) -> DFlashDrafter:
         added = {"embed_tokens.weight": table.to(drafter.device, drafter.dtype)}
     unchanged = not added and config.inherits_logit_scale == drafter.config.inherits_logit_scale
     return drafter if unchanged else redescribed(drafter, config, added)
+
+
+def settle_scale(config: DFlashConfig, view: TargetView) -> None:
+    """Write into ``config`` the logit scale that it takes from the target."""
+    if config.inherits_logit_scale:
+        scale = drafter_scale(config, view)
+        config.inherits_logit_scale, config.final_logit_softcapping = False, scale.softcap
+        config.output_multiplier = None if scale.multiplier == Scale().multiplier else scale.multiplier
 
 
 @torch.no_grad()

@@ -102,7 +102,7 @@ class DFlashAttention(nn.Module):
 
     def _attend_with(self, attention_mask: Tensor | AttendWith | None) -> tuple[Callable[..., Any], Any]:
         if isinstance(attention_mask, AttendWith):
-            return attention_mask
+            return attention_mask.attend, attention_mask.mask
         if self.sinks is not None:
             return _attend_with_sinks, attention_mask
         implementation = self.config._attn_implementation

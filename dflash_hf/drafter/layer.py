@@ -52,14 +52,20 @@ class DFlashDecoderLayer(nn.Module):
             attended: Tensor = self.self_attn(states, rotary, attention_mask, context)
             return attended
 
+        slots = attention_mask.slots if isinstance(attention_mask, AttendWith) else None
         normed = self.input_layernorm(hidden_states)
-        hidden_states = hidden_states + _convolved(self.attention_conv, attend, normed)
+        hidden_states = hidden_states + _convolved(self.attention_conv, attend, normed, slots)
         normed = self.post_attention_layernorm(hidden_states)
-        return hidden_states + _convolved(self.mlp_conv, self.mlp, normed)
+        return hidden_states + _convolved(self.mlp_conv, self.mlp, normed, slots)
 
 
-def _convolved(convolution: BlockConvolution | None, sublayer: Callable[[Tensor], Tensor], normed: Tensor) -> Tensor:
+def _convolved(
+    convolution: BlockConvolution | None, sublayer: Callable[[Tensor], Tensor], normed: Tensor, slots: int | None
+) -> Tensor:
+    """``slots``: of a block, where rows [B, K, D] hold several; a convolution ends with its block."""
     if convolution is None:
         return sublayer(normed)
-    before, after = convolution.kernels(normed)
-    return convolution.along(sublayer(convolution.along(normed, before)), after)
+    blocks = (-1, slots or normed.shape[1], normed.shape[-1])
+    before, after = convolution.kernels(normed.reshape(blocks))
+    told = sublayer(convolution.along(normed.reshape(blocks), before).view_as(normed))
+    return convolution.along(told.reshape(blocks), after).view_as(normed)

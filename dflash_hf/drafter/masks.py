@@ -16,10 +16,14 @@ __all__ = ["AttendWith", "BlockLayout", "attention_mask_for", "rule_allows", "vi
 
 
 class AttendWith(NamedTuple):
-    """A mask together with the attention function it is made for, called as transformers calls its own."""
+    """A mask together with the attention function it is made for, called as transformers calls its own.
+
+    ``slots``: of a block, where several stand side by side in a row; None: a row is one block.
+    """
 
     attend: Callable[..., Any]
     mask: Any
+    slots: int | None = None
 
 
 class BlockLayout(Protocol):

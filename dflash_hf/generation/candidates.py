@@ -93,7 +93,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
             positions = torch.arange(position, position + slots, device=drafter.device)[None]
             hidden = drafter(self.embed(ids), position_ids=positions, cache=self.context).last_hidden_state
         with self._clock.phase("head"):
-            draft: Draft = drafter.head.propose(self._block(hidden[:, : first + count], ids[:, :1]), warp)
+            draft: Draft = drafter.head.propose(self.block(hidden[:, : first + count], ids[:, :1]), warp)
             return draft
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -105,7 +105,8 @@ class DFlashCandidateGenerator(CandidateGenerator):
             embeds = torch.where((ids == config.mask_token_id)[..., None], drafter.mask_embedding, embeds)
         return embeds
 
-    def _block(self, hidden_states: Tensor, anchor: Tensor) -> Block:
+    def block(self, hidden_states: Tensor, anchor: Tensor) -> Block:
+        """What the head works from: hidden states [B, K, D] of whole blocks, and the anchors [B, 1]."""
         drafter, config = self.drafter, self.drafter.config
         own, first = config.draft_vocab_size is not None, config.first_slot
         return Block(

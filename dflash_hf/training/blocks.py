@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dflash_hf.drafter.context import TransientContext
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.target.view import TargetView
 from dflash_hf.training.packs import Pack
 from dflash_hf.training.visibility import lay_out
@@ -23,13 +24,12 @@ def draft_hidden(
         form: of attention, "dense", "flex" or "chunked"; all give the same. See ``training.visibility``.
         per_row: blocks in a chunk of the chunked form.
     """
-    config = drafter.config
     with torch.no_grad():
-        embeds = view.embed(pack.ids, config.embedding) * config.embedding_scale
+        embeds = DFlashCandidateGenerator(drafter, view).embed(pack.ids)
     context = TransientContext()
     drafter.inject(pack.taps[None].to(drafter.dtype), pack.context_positions[None], context)
     output = drafter(
-        embeds.flatten(0, 1)[None].to(drafter.dtype),
+        embeds.flatten(0, 1)[None],
         attention_mask=lay_out(pack, form, per_row),
         position_ids=pack.positions.flatten()[None],
         cache=context,

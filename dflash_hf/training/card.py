@@ -14,6 +14,7 @@ def training_section(provenance: dict[str, Any]) -> str:
         ("Target", provenance["target"]),
         ("Block size", provenance["block_size"]),
         ("Layers", provenance["layers"]),
+        ("Head", _head(provenance)),
         ("Target layers read", ", ".join(map(str, provenance["target_layer_ids"]))),
         ("Thinking mode", _THINKING[provenance["thinking"]]),
         ("Answers", f"{answers['documents']:,} of the target, {answers['tokens']:,} tokens"),
@@ -35,6 +36,13 @@ $ {provenance["command"]}
 
 `{PROVENANCE}` has the whole recipe, the versions and the hashes.
 {_taus(provenance["evaluation"])}"""
+
+
+def _head(provenance: dict[str, Any]) -> str:
+    head, rows = provenance["head"], provenance["draft_vocab_size"]
+    sizes = ", ".join(f"{key.replace('_', ' ')} {head[key]}" for key in ("rank", "top_k") if key in head)
+    said = f"{rows:,} tokens" if rows else "all of the target's tokens"
+    return f"{head['kind']}{f' ({sizes})' if sizes else ''}, {said}"
 
 
 PROVENANCE = "provenance.json"

@@ -11,18 +11,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from dflash_hf.drafter.heads.selector import SelectorHead
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.target.logits import drafter_scale, target_scale
 from dflash_hf.target.view import TargetView
 from dflash_hf.training.anchors import draw_anchors
 from dflash_hf.training.blocks import draft_hidden
 from dflash_hf.training.documents import Document
+from dflash_hf.training.drafter_head import correction_of, drafter_rows
 from dflash_hf.training.features.features import Features, FeatureSource
 from dflash_hf.training.heads import HeadRows
 from dflash_hf.training.losses import Objective, weighted_loss
 from dflash_hf.training.packs import Pack, first_fit, make_pack, pack_tokens
 from dflash_hf.training.recipe import Recipe
 from dflash_hf.training.seeds import generator_for
+from dflash_hf.training.selector_loss import selector_loss
+from dflash_hf.training.trained_parts import freeze
 from dflash_hf.training.visibility import form_for
 from dflash_hf.training.vocabulary import Teacher
 
@@ -36,6 +40,7 @@ class DraftLoss(nn.Module):
 
     def __init__(self, drafter: DFlashDrafter, view: TargetView, recipe: Recipe) -> None:
         super().__init__()
+        freeze(drafter, recipe)
         self.drafter = drafter
         self.objective = Objective(recipe.loss, recipe.position_weights, recipe.gamma, recipe.dpace_alpha)
         self._view, self._recipe = view, recipe
@@ -47,16 +52,52 @@ class DraftLoss(nn.Module):
         with torch.autocast(device, torch.bfloat16, enabled=self._recipe.precision == "bfloat16"):
             form = form_for(self._recipe.mask_form, device)
             hidden = draft_hidden(self.drafter, self._view, pack, form, self._recipe.blocks_per_row)
-            mine, theirs = self._scales
-            teacher = None
-            if self.objective.needs_teacher:
-                assert pack.final is not None, "a loss with a teacher needs features with final states"
-                teacher = Teacher(pack.final, pack.teacher_rows, theirs)
-            return weighted_loss(hidden[:, 1:], pack.labels, rows, self.objective, scale=mine, teacher=teacher)
+            hidden = hidden[:, self.drafter.config.first_slot :]
+            if not isinstance(self.drafter.head, SelectorHead):
+                return self._of_slots(hidden, pack, rows)
+            chosen, weight = self._of_choices(self.drafter.head, hidden, pack, rows)
+            if self._recipe.freeze is None:
+                loss, weight = self._of_slots(hidden, pack, rows)
+                chosen = loss + chosen
+            return chosen, weight
+
+    def _of_slots(self, hidden: Tensor, pack: Pack, rows: HeadRows) -> tuple[Tensor, Tensor]:
+        mine, theirs = self._scales
+        teacher = None
+        if self.objective.needs_teacher:
+            assert pack.final is not None, "a loss with a teacher needs features with final states"
+            teacher = Teacher(pack.final, pack.teacher_rows, theirs, rows)
+        return weighted_loss(
+            hidden,
+            pack.labels,
+            drafter_rows(self.drafter, rows),
+            self.objective,
+            scale=mine,
+            teacher=teacher,
+            correction=correction_of(self.drafter, rows, pack.before),
+        )
+
+    def _of_choices(self, selector: SelectorHead, hidden: Tensor, pack: Pack, rows: HeadRows) -> tuple[Tensor, Tensor]:
+        return selector_loss(
+            selector,
+            hidden,
+            pack.labels,
+            pack.before,
+            drafter_rows(self.drafter, rows),
+            self.objective,
+            vocabulary=self.drafter.vocabulary if self.drafter.config.reduced_vocabulary else None,
+            scale=self._scales[0],
+        )
 
 
 def packs_for(
-    turns: Sequence[Turn], features: FeatureSource, recipe: Recipe, *, slots: int, mask_token_id: int
+    turns: Sequence[Turn],
+    features: FeatureSource,
+    recipe: Recipe,
+    *,
+    slots: int,
+    mask_token_id: int,
+    first_slot: int = 1,
 ) -> list[Pack]:
     """Documents with their anchors of this turn, side by side up to the recipe's ``pack_tokens``."""
     documents = [document for _, document in turns]
@@ -74,6 +115,7 @@ def packs_for(
             [anchors[place] for place in group],
             slots=slots,
             mask_token_id=mask_token_id,
+            first_slot=first_slot,
         )
         for group in first_fit(sizes, recipe.pack_tokens)
     ]

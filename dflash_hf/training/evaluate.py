@@ -7,13 +7,14 @@ round would accept; walking from anchor to anchor by those numbers is the decodi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dflash_hf.drafter.model import DFlashDrafter
+from dflash_hf.generation.candidates import DFlashCandidateGenerator
 from dflash_hf.target.view import TargetView
 from dflash_hf.training.anchors import valid_anchors
 from dflash_hf.training.blocks import draft_hidden
@@ -80,7 +81,7 @@ def evaluate(
     """Simulated greedy decoding of ``documents``, at the drafter's own block size; its mode is put back after."""
     rounds: list[int] = []
     ended: list[int] = []
-    accepted = [0] * (drafter.config.block_size - 1)
+    accepted = [0] * drafter.config.num_draft_tokens
     training = drafter.training
     drafter.eval()
     try:
@@ -120,17 +121,35 @@ def _accepted(
     anchors: Tensor,
     per_row: int,
 ) -> Tensor:  # [n], drafts accepted at each anchor
-    """The head is the costly part, so a slot is asked for only where all slots before it were right."""
+    """The head is the costly part, so a slot is asked for only where all slots before it were right.
+
+    There its own proposals are the answer's tokens: a head that follows them is given those, slot by slot.
+    """
     config = drafter.config
-    pack = make_pack([document], [features], [anchors], slots=config.block_size, mask_token_id=config.mask_token_id)
-    hidden = draft_hidden(drafter, view, pack.to(drafter.device), form="chunked", per_row=per_row)[:, 1:]
+    pack = make_pack(
+        [document],
+        [features],
+        [anchors],
+        slots=config.block_size,
+        mask_token_id=config.mask_token_id,
+        first_slot=config.first_slot,
+    )
+    hidden = draft_hidden(drafter, view, pack.to(drafter.device), form="chunked", per_row=per_row)
+    before, generator = pack.before.to(drafter.device), DFlashCandidateGenerator(drafter, view)
     accepted = torch.zeros(len(anchors), dtype=torch.long)
     alive = torch.arange(len(anchors))
-    for slot in range(hidden.shape[1]):
+    for slot in range(config.num_draft_tokens):
         right = [
-            view.project(hidden[part, slot]).argmax(dim=-1).cpu() == pack.labels[part, slot]
+            _proposed(generator, hidden[part], slot, before[part, slot]).cpu() == pack.labels[part, slot]
             for part in alive.split(_PROJECTED)
         ]
         alive = alive[torch.cat(right)] if right else alive
         accepted[alive] += 1
     return accepted
+
+
+def _proposed(generator: DFlashCandidateGenerator, hidden: Tensor, slot: int, before: Tensor) -> Tensor:
+    """What the drafter's own head proposes [n] in a slot of n blocks [n, K, D] after the tokens ``before`` [n]."""
+    block = generator.block(hidden, before[:, None])
+    alone = replace(block, hidden_states=block.hidden_states[:, slot : slot + 1])
+    return generator.drafter.head.propose(alone).tokens[:, 0]

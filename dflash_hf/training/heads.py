@@ -21,7 +21,7 @@ from dflash_hf.training.documents import Document
 from dflash_hf.training.packs import NO_LABEL
 from dflash_hf.training.seeds import generator_for
 
-__all__ = ["FullHead", "Head", "HeadRows", "SampledHead", "answer_tokens", "head_for", "head_parameters"]
+__all__ = ["FullHead", "Head", "HeadRows", "ReducedHead", "SampledHead", "answer_tokens", "head_for", "head_parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class HeadRows:
     bias: Tensor | None = None  # [R], the head's own
     raised: Tensor | None = None  # [R], for rows that stand for several
     places: Tensor | None = None  # [V], the row of a token, NO_LABEL where it has none; None: tokens are rows
+    columns: Tensor | None = None  # [R], the columns of the drafter's logits that they are; None: all, in order
 
     def place(self, labels: Tensor) -> Tensor:
         """Token ids [...] as row numbers; NO_LABEL stays, and is what a token without a row gets."""
@@ -109,17 +110,47 @@ class SampledHead:
             bias=None if self._bias is None else self._bias[ids],
             raised=raised.to(device),
             places=places.to(device),
+            columns=ids,
         )
 
 
-def head_for(view: TargetView, documents: Sequence[Document], sample: int | None, device: torch.device) -> Head:
+class ReducedHead:
+    """The target's rows of the tokens that a drafter with a reduced head can say.
+
+    Args:
+        weight: the head's rows [V, D].
+        bias: the head's bias [V], or None.
+        vocabulary: the token [W] of each of the drafter's columns.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, vocabulary: Tensor) -> None:
+        places = torch.full((len(weight),), NO_LABEL, device=weight.device)
+        places[vocabulary] = torch.arange(len(vocabulary), device=weight.device)
+        own_bias = None if bias is None else bias[vocabulary]
+        self._rows = HeadRows(weight[vocabulary], own_bias, places=places)
+
+    def rows(self, seed: int | str, tokens: Tensor) -> HeadRows:
+        return self._rows
+
+
+def head_for(
+    view: TargetView,
+    documents: Sequence[Document],
+    sample: int | None,
+    device: torch.device,
+    vocabulary: Tensor | None = None,
+) -> Head:
     """The head of a run: full, or with the ``sample`` most frequent tokens of the answers as the common ones.
+
+    With ``vocabulary``, the tokens [W] of a reduced head, it is those.
 
     Raises:
         TrainingError: see :func:`head_parameters`.
     """
     weight, bias = (None if part is None else part.to(device) for part in head_parameters(view))
     assert weight is not None
+    if vocabulary is not None:
+        return ReducedHead(weight, bias, vocabulary.to(device))
     if sample is None:
         return FullHead(weight, bias)
     counts = torch.bincount(answer_tokens(documents), minlength=len(weight))

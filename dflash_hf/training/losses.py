@@ -14,13 +14,15 @@ Shapes: A blocks, J drafted slots, D width, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.logits import Scale
+from dflash_hf.training.corrected import corrected_statistics
+from dflash_hf.training.drafter_head import Correction
 from dflash_hf.training.heads import HeadRows
 from dflash_hf.training.vocabulary import Statistics, Teacher, Tiles, linear_statistics
 
@@ -90,6 +92,7 @@ def weighted_loss(
     *,
     scale: Scale = Scale(),  # noqa: B008 - frozen
     teacher: Teacher | None = None,  # its rows are [A, J]
+    correction: Correction | None = None,  # its code is [A, J, r]
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sum of weighted losses [], and the sum of weights [] to divide by once all sums are added up.
@@ -100,17 +103,16 @@ def weighted_loss(
     counts = placed >= 0
     kept = counts.flatten().nonzero().flatten()
     if teacher is not None:
-        teacher = Teacher(teacher.states, teacher.rows.flatten().index_select(0, kept), teacher.scale)
+        teacher = replace(teacher, rows=teacher.rows.flatten().index_select(0, kept))
     more = {"label_probability"} if objective.weights == "dpace" else set()
-    found = linear_statistics(
-        hidden.flatten(0, 1).index_select(0, kept),
-        head,
-        placed.flatten().index_select(0, kept),
-        wanted=LOSSES[objective.loss] | more,
-        scale=scale,
-        teacher=teacher,
-        tiles=tiles,
-    )
+    states, columns = hidden.flatten(0, 1).index_select(0, kept), placed.flatten().index_select(0, kept)
+    wanted = LOSSES[objective.loss] | more
+    if correction is None:
+        found = linear_statistics(states, head, columns, wanted=wanted, scale=scale, teacher=teacher, tiles=tiles)
+    else:
+        found = corrected_statistics(
+            states, correction.at(kept), head, columns, wanted=wanted, scale=scale, teacher=teacher, tiles=tiles
+        )
     losses = _losses(found, objective)
     if found.label_probability is not None:
         probability = torch.zeros(counts.numel(), device=losses.device, dtype=losses.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,8 +27,13 @@ class Optimizers:
     """
 
     def __init__(self, module: nn.Module, recipe: Recipe) -> None:
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        matrices = [parameter for parameter in parameters if recipe.optimizer == "muon" and parameter.ndim == 2]
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        parameters = [parameter for _, parameter in named]
+        matrices = [  # tables of tokens are no maps between spaces: a head's stay with AdamW
+            parameter
+            for name, parameter in named
+            if recipe.optimizer == "muon" and parameter.ndim == 2 and not re.search(r"(^|\.)head\.", name)
+        ]
         chosen = set(map(id, matrices))
         others = [parameter for parameter in parameters if id(parameter) not in chosen]
         self.each: list[torch.optim.Optimizer] = []

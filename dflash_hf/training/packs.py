@@ -1,8 +1,8 @@
 """Packs: several documents side by side in one drafter forward, with the blocks at their anchors.
 
 In: documents, their features and anchors. Out: index tensors; who sees whom is ``training.visibility``'s question.
-Documents keep their own positions, from 0 each. Shapes: T context rows of all documents, A blocks, K slots, S tokens
-of a document, L taps.
+Documents keep their own positions, from 0 each. Shapes: T context rows of all documents, A blocks, K slots, J of them
+that say a token, S tokens of a document, L taps.
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ class Pack:
     context_documents: Tensor  # [T], number of the document in this pack
     ids: Tensor  # [A, K], the anchor and masks
     positions: Tensor  # [A, K]
-    labels: Tensor  # [A, K - 1], NO_LABEL past the document's end
-    teacher_rows: Tensor  # [A, K - 1], the context row whose final state predicts the label; 0 where there is none
+    labels: Tensor  # [A, J], NO_LABEL past the document's end
+    teacher_rows: Tensor  # [A, J], the context row whose final state predicts the label; 0 where there is none
     anchors: Tensor  # [A], place in its document
     block_documents: Tensor  # [A], number of the document in this pack
     context_lengths: tuple[int, ...]  # context rows of each document
     block_counts: tuple[int, ...]  # blocks of each document
+
+    @property
+    def before(self) -> Tensor:
+        """The token [A, J] before each label: the anchor, then the labels; some token where there is no label."""
+        return torch.cat([self.ids[:, :1], self.labels[:, :-1].clamp(min=0)], dim=1)
 
     def to(self, device: torch.device | str) -> Pack:
         """The same pack, its tensors on ``device``."""
@@ -83,8 +88,11 @@ def make_pack(
     *,
     slots: int,
     mask_token_id: int,
+    first_slot: int = 1,
 ) -> Pack:
     """Blocks of ``slots`` at the anchors, and the context they read.
+
+    From ``first_slot`` on every slot says a token; the first of them says the one after the anchor.
 
     Raises:
         TrainingError: a document has another number of feature rows than tokens that have a successor.
@@ -93,7 +101,10 @@ def make_pack(
     lengths = [len(document.ids) - 1 for document in documents]
     counts = [len(places) for places in anchors]
     first_rows = [sum(lengths[:number]) for number in range(len(documents))]
-    blocks = [_blocks(*each, slots, mask_token_id) for each in zip(documents, anchors, first_rows, strict=True)]
+    blocks = [
+        _blocks(*each, slots, mask_token_id, slots - first_slot)
+        for each in zip(documents, anchors, first_rows, strict=True)
+    ]
     ids, labels, teachers = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     finals = [feature.final for feature in features if feature.final is not None]
     numbers, places = torch.arange(len(documents)), torch.cat(list(anchors))
@@ -114,12 +125,12 @@ def make_pack(
 
 
 def _blocks(
-    document: Document, anchors: Tensor, first_row: int, slots: int, mask_token_id: int
-) -> tuple[Tensor, Tensor, Tensor]:  # ids [n, K], labels [n, K - 1], teacher rows [n, K - 1]
+    document: Document, anchors: Tensor, first_row: int, slots: int, mask_token_id: int, drafted: int
+) -> tuple[Tensor, Tensor, Tensor]:  # ids [n, K], labels [n, J], teacher rows [n, J]
     last = len(document.ids) - 1
     ids = torch.full((len(anchors), slots), mask_token_id)
     ids[:, 0] = document.ids[anchors]
-    reach = anchors[:, None] + torch.arange(1, slots)
+    reach = anchors[:, None] + torch.arange(1, drafted + 1)
     labels = torch.where(reach <= last, document.ids[reach.clamp(max=last)], NO_LABEL)
     return ids, labels, torch.where(reach <= last, first_row + reach - 1, 0)
 

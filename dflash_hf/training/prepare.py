@@ -28,6 +28,7 @@ from dflash_hf.training.log import RunLog
 from dflash_hf.training.optimizers import refuse_missing_optimizer
 from dflash_hf.training.processes import same_for_all
 from dflash_hf.training.recipe import Recipe
+from dflash_hf.training.reduced_vocabulary import covered
 from dflash_hf.training.run import Start
 from dflash_hf.training.schedule import total_steps
 from dflash_hf.training.start import starting_drafter
@@ -60,7 +61,7 @@ def prepare(view: TargetView, recipe: Recipe, accelerator: Accelerator, say: Say
     gathered = gather(view, recipe, say)
     state = read_state(Path(recipe.output), recipe, _target(view), fingerprint(gathered.corpus.training))
     if state is None:
-        drafter = starting_drafter(view, recipe)
+        drafter = starting_drafter(view, recipe, gathered.corpus.training)
     else:
         drafter = drafter_of(state, recipe.target_name)
         check_pair(view.model, drafter)
@@ -69,6 +70,9 @@ def prepare(view: TargetView, recipe: Recipe, accelerator: Accelerator, say: Say
     used, mask = gathered.used(recipe), drafter.config.mask_token_id
     if times := times_read(used, mask):
         warn(f"the mask token {mask} occurs {times:,} times in the documents; choose one that the text never has")
+    if drafter.config.reduced_vocabulary:
+        share = covered(gathered.corpus.training, drafter.vocabulary)
+        say(f"the reduced head says {share:.1%} of the answers' tokens")
     features = _features(view, recipe, drafter, used, gathered, accelerator, say)
     return Start(gathered.corpus, features, drafter, _target(view), state, gathered.evaluation)
 

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from dflash_hf import __version__
+from dflash_hf.checkpoints.save import write_drafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import public_name
 from dflash_hf.training.card import PROVENANCE, training_section
@@ -21,6 +22,7 @@ from dflash_hf.training.documents import prompts_fingerprint
 from dflash_hf.training.evaluate import evaluate
 from dflash_hf.training.gather import thinking_mode
 from dflash_hf.training.run import Trainer
+from dflash_hf.training.trained_parts import layout_for
 
 __all__ = ["publish"]
 
@@ -39,7 +41,8 @@ def publish(
 
     Args:
         trainer: a run, finished or not: the provenance says how far it is.
-        folder: a card that is already there is replaced.
+        folder: a card that is already there is replaced. The files are in z-lab's layout, or where that has no words
+            for the drafter, in speculators'.
         answers: the descriptions of the answers folders (``answers.AnswerFolder.description``).
         command: what a person types to do it again.
         dtype: of the weights on disk.
@@ -57,7 +60,7 @@ def publish(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "README.md").unlink(missing_ok=True)
-        drafter.to(dtype).save_pretrained(folder)
+        write_drafter(drafter.to(dtype), folder, to=layout_for(drafter))
         provenance["weights_sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         (folder / PROVENANCE).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
         with (folder / "README.md").open("a", encoding="utf-8") as card:
@@ -78,6 +81,8 @@ def _provenance(
         "target": config.target_name,
         "layers": config.num_hidden_layers,
         "block_size": config.block_size,
+        "head": dict(config.head),
+        "draft_vocab_size": config.draft_vocab_size,
         "target_layer_ids": list(config.target_layer_ids),
         "thinking": thinking_mode(answers),
         "parameters": sum(parameter.numel() for parameter in trainer.drafter.parameters()),

@@ -37,8 +37,19 @@ class Recipe(BaseModel):
     intermediate_size: PositiveInt | None = None
     block_size: int | None = Field(None, ge=2)
     mask_token_id: int | None = Field(None, ge=0)
+    first_slot: Literal[0, 1] | None = (
+        None  # the slot that says the first token; null: 0 with a new Markov head, else 1
+    )
     causal: bool | None = None  # in-block mask
     sliding_window: PositiveInt | None = None
+
+    # Its head. What is null comes from `start_from`, or is not there
+    draft_vocab_size: PositiveInt | None = None  # a head over the answers' most frequent tokens alone
+    head: Literal["markov", "selector"] | None = None  # added to a drafter that has none
+    markov_rank: PositiveInt | None = None  # null: 64
+    selector_rank: PositiveInt | None = None  # null: 64
+    selector_top_k: int | None = Field(None, ge=2)  # null: 16
+    freeze: Literal["backbone"] | None = None  # train the head alone
 
     # Blocks
     anchors_per_document: int = Field(0, ge=0)  # drawn afresh each time a document comes up; 0 means all
@@ -97,6 +108,11 @@ class Recipe(BaseModel):
             raise ValueError("train_slots needs causal: true; a bidirectional block changes when it is cut short")
         if self.train_slots is not None and self.block_size is not None and self.train_slots >= self.block_size:
             raise ValueError("train_slots must be smaller than block_size, or null")
+        if self.draft_vocab_size is not None and self.head_sample is not None:
+            raise ValueError("head_sample is for a head of all tokens; leave it out, or draft_vocab_size")
+        for key in _OF_HEAD:
+            if getattr(self, key) is not None and self.head != _OF_HEAD[key]:
+                raise ValueError(f"{key} is for head: {_OF_HEAD[key]}")
         if self.muon_learning_rate is not None and self.optimizer != "muon":
             raise ValueError("muon_learning_rate is for optimizer: muon")
         if "held_out" in self.evaluation:
@@ -144,6 +160,9 @@ class Recipe(BaseModel):
     def changed(self, **values: Any) -> Recipe:
         """This recipe with other values, checked as a whole."""
         return self.of({**self.model_dump(), **values})
+
+
+_OF_HEAD = {"markov_rank": "markov", "selector_rank": "selector", "selector_top_k": "selector"}
 
 
 def _said(fault: Any) -> str:

@@ -90,7 +90,8 @@ class Trainer:
             len(corpus.training), recipe.documents_per_step, steps=recipe.steps, epochs=recipe.epochs
         )
         self.module = self.accelerator.prepare_model(DraftLoss(self.drafter, view, recipe))
-        self.head: Head = head_for(view, corpus.training, recipe.head_sample, self.accelerator.device)
+        said = self.drafter.vocabulary if self.drafter.config.reduced_vocabulary else None
+        self.head: Head = head_for(view, corpus.training, recipe.head_sample, self.accelerator.device, said)
         self.optimizers = Optimizers(self.module, recipe)
         self.step, self.seconds, self.tokens = 0, 0.0, 0
         if (state := start.state) is not None:
@@ -181,7 +182,14 @@ class Trainer:
     def _gradients(self, turns: list[Turn], rows: HeadRows) -> tuple[float, float]:
         """Add up gradients over this process's packs; gradients are exchanged with the last."""
         config = self.drafter.config
-        packs = packs_for(turns, self.features, self.recipe, slots=self._slots(), mask_token_id=config.mask_token_id)
+        packs = packs_for(
+            turns,
+            self.features,
+            self.recipe,
+            slots=self._slots(),
+            mask_token_id=config.mask_token_id,
+            first_slot=config.first_slot,
+        )
         loss = weight = 0.0
         for number, pack in enumerate(packs, start=1):
             with nullcontext() if number == len(packs) else self.accelerator.no_sync(self.module):

@@ -45,6 +45,7 @@ def config_for(view: TargetView, recipe: Recipe) -> DFlashConfig:
         target_layer_ids=taps,
         num_target_layers=view.num_layers,
         block_size=recipe.block_size or 16,
+        first_slot=_first_slot(recipe),
         mask_token_id=recipe.mask_token_id,
         layer_causal=[bool(recipe.causal)] * layers,
         layer_windows=[recipe.sliding_window] * layers,
@@ -55,6 +56,13 @@ def config_for(view: TargetView, recipe: Recipe) -> DFlashConfig:
         vocab_size=view.vocab_rows,
         target_name=recipe.target_name or view.public_name,
     )
+
+
+def _first_slot(recipe: Recipe) -> int:
+    """DSpark's anchor proposes too, and its engines read nothing else."""
+    if recipe.first_slot is not None:
+        return recipe.first_slot
+    return 0 if recipe.head == "markov" else 1
 
 
 def default_layer_ids(layers: int, taps: int = 5) -> list[int]:
@@ -81,6 +89,7 @@ def _rope(text: Any) -> dict[str, Any]:
         own = dict(own["full_attention"] or {})
     if own.get("partial_rotary_factor", 1.0) != 1.0 or "mrope_section" in own or "rope_theta" not in own:
         own = {"rope_type": "default", "rope_theta": own.get("rope_theta", 10000.0)}
+    own.pop("partial_rotary_factor", None)  # 1, which files have no word for
     return own
 
 

@@ -6,27 +6,29 @@ target lacks: they start at the root mean square its queries and keys have, so t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dflash_hf.checkpoints.expressible import beyond_v1
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
-from dflash_hf.target.pairing import check_pair
+from dflash_hf.target.pairing import check_pair, pair_view
 from dflash_hf.target.plain_weights import unreadable
 from dflash_hf.target.view import TargetView
+from dflash_hf.training.additions import with_additions
 from dflash_hf.training.checkpoint import drafter_of_run, holds_run
+from dflash_hf.training.documents import Document
 from dflash_hf.training.recipe import Recipe
 from dflash_hf.training.shape import config_for
+from dflash_hf.training.trained_parts import layout_for, untrainable
 
 __all__ = ["starting_drafter"]
 
 
-def starting_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
-    """The drafter a run begins with, in float32 on the CPU.
+def starting_drafter(view: TargetView, recipe: Recipe, documents: Sequence[Document] = ()) -> DFlashDrafter:
+    """The drafter a run begins with, in float32 on the CPU; ``documents`` choose the tokens of a reduced head.
 
     Raises:
         TrainingError: the recipe contradicts the drafter it starts from, or lacks what a new drafter needs.
@@ -34,7 +36,12 @@ def starting_drafter(view: TargetView, recipe: Recipe) -> DFlashDrafter:
     """
     drafter = _existing(view, recipe) if recipe.start_from else _new(view, recipe)
     check_pair(view.model, drafter)
-    return drafter.float()
+    drafter = with_additions(drafter.float(), view, recipe, documents)
+    if drafter.config.head["kind"] == "selector" and recipe.head_sample is not None:
+        raise TrainingError("a selector chooses among the best of all tokens, not of a sample; leave head_sample out")
+    pair_view(view.model, drafter)  # what was added fits too
+    layout_for(drafter)
+    return drafter
 
 
 def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
@@ -45,16 +52,17 @@ def _existing(view: TargetView, recipe: Recipe) -> DFlashDrafter:
         else DFlashDrafter.from_pretrained(recipe.start_from, dtype=torch.float32, target=view.model)
     )
     config = drafter.config
-    if more := beyond_v1(config):
+    if more := untrainable(config):
         raise TrainingError(
-            f"{recipe.start_from} cannot be trained on by this version, which trains plain DFlash drafters: it has "
-            f"{'; '.join(more)}"
+            f"{recipe.start_from} cannot be trained on by this version, which trains DFlash drafters, with a Markov "
+            f"head or a selector or neither: it has {'; '.join(more)}"
         )
     has = {
         "target_layer_ids": tuple(config.target_layer_ids),
         "num_hidden_layers": config.num_hidden_layers,
         "intermediate_size": config.intermediate_size,
         "mask_token_id": config.mask_token_id,
+        "first_slot": config.first_slot,
         "causal": all(config.layer_causal) if len(set(config.layer_causal)) == 1 else None,
         "sliding_window": config.layer_windows[0] if len(set(config.layer_windows)) == 1 else None,
     }

@@ -110,10 +110,11 @@ class DenseLayout:
 
     def __init__(self, pack: Pack) -> None:
         self._queries, self._keys = _queries_and_keys(pack)
+        self._slots = pack.ids.shape[1]
 
     def for_rule(self, window: int | None, causal: bool) -> AttendWith:
         mask = _visible(self._queries.at((slice(None), None)), self._keys, window, causal)
-        return AttendWith(ALL_ATTENTION_FUNCTIONS["sdpa"], mask[None, None])
+        return AttendWith(ALL_ATTENTION_FUNCTIONS["sdpa"], mask[None, None], self._slots)
 
 
 class FlexLayout:
@@ -121,6 +122,7 @@ class FlexLayout:
 
     def __init__(self, pack: Pack) -> None:
         self._queries, self._keys = _queries_and_keys(pack)
+        self._slots = pack.ids.shape[1]
 
     def for_rule(self, window: int | None, causal: bool) -> AttendWith:
         from torch.nn.attention.flex_attention import create_block_mask
@@ -134,7 +136,7 @@ class FlexLayout:
         # Uncompiled it would write the whole mask down first.
         create: Any = torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask
         mask = create(visible, None, None, len(queries.block), len(keys.block), device=device)
-        return AttendWith(_attend_flex, mask)
+        return AttendWith(_attend_flex, mask, self._slots)
 
 
 def _attend_flex(module: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Any, **options: Any) -> Any:
@@ -181,7 +183,7 @@ class ChunkedLayout:
                 )
             ]
             chunks.append(_Chunk(document, context, torch.cat(seen, dim=1)))
-        return AttendWith(_attend_chunks, (self._contexts, chunks))
+        return AttendWith(_attend_chunks, (self._contexts, chunks), self._slots)
 
 
 def _attend_chunks(

@@ -39,6 +39,7 @@ class Teacher:
     states: Tensor  # [m, D], what the target's head reads
     rows: Tensor  # [n], the row of ``states`` that predicts each label
     scale: Scale = Scale()
+    head: HeadRows | None = None  # rows of the same tokens in the target's head; None: the drafter's are the target's
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +118,12 @@ class _LinearStatistics(torch.autograd.Function):
         values = {name: hidden.new_empty(len(hidden), dtype=sums) for name in NAMES if name in job.wanted}
         slopes = {name: torch.empty_like(hidden, dtype=sums) for name in sloped}
         weight = job.head.weight.to(product)
+        given = job.teacher.head if job.teacher is not None else None
+        theirs = weight if given is None or given.weight is job.head.weight else given.weight.to(product)
         with torch.autocast(kind, enabled=False):
             for first in range(0, len(hidden), job.tiles.rows):
                 part = slice(first, first + job.tiles.rows)
-                found, gradients = _tile(hidden[part].to(product), weight, part, job, sums)
+                found, gradients = _tile(hidden[part].to(product), weight, theirs, part, job, sums)
                 for name in values:
                     values[name][part] = found[name]
                 for name in sloped:
@@ -142,7 +145,7 @@ class _LinearStatistics(torch.autograd.Function):
 
 
 def _tile(
-    hidden: Tensor, weight: Tensor, part: slice, job: _Job, sums: torch.dtype
+    hidden: Tensor, weight: Tensor, target_weight: Tensor, part: slice, job: _Job, sums: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Values and gradients of one tile of rows."""
     width, step = len(weight), job.tiles.vocabulary
@@ -153,5 +156,6 @@ def _tile(
     if job.teacher is not None and job.wanted & {"kl", "overlap"}:
         rows, shared = torch.unique(job.teacher.rows[part], return_inverse=True)
         states = job.teacher.states.index_select(0, rows).to(weight.dtype)
-        theirs = LogProbabilities(states, weight, job.head, job.teacher.scale, chunks, sums)
+        head = job.teacher.head or job.head
+        theirs = LogProbabilities(states, target_weight, head, job.teacher.scale, chunks, sums)
     return tile_statistics(mine, theirs, shared, labels, job.wanted, job.with_gradients)

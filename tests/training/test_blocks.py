@@ -23,6 +23,7 @@ RULES = {
     "bidirectional": {},
     "causal": {"layer_causal": [True] * 2},
     "windows": {"layer_windows": [4, None]},
+    "convolutions": {"convolution": {"kernel_size": 3, "group_size": 8}},
     "causal windows": {"layer_causal": [True, False], "layer_windows": [3, 9]},
 }
 
@@ -38,7 +39,11 @@ def flex_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def world(rule: str) -> tuple[TargetView, DFlashDrafter]:
     torch.manual_seed(0)
     target = tiny_target()
-    return view_target(target), DFlashDrafter(tiny_config(target, **RULES[rule])).eval()
+    drafter = DFlashDrafter(tiny_config(target, **RULES[rule])).eval()
+    for name, kernel in drafter.named_parameters():
+        if name.endswith("base_kernel"):
+            torch.nn.init.normal_(kernel)
+    return view_target(target), drafter
 
 
 def pack_of(slots: int = 8) -> Pack:

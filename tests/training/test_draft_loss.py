@@ -8,7 +8,7 @@ import torch
 from dflash_hf.training.blocks import draft_hidden
 from dflash_hf.training.draft_loss import DraftLoss, packs_for
 from dflash_hf.training.features.features import OnTheFly
-from dflash_hf.training.heads import FullHead, head_parameters
+from dflash_hf.training.heads import FullHead, SampledHead, head_parameters
 from dflash_hf.training.start import starting_drafter
 from tests.training.world import World
 
@@ -18,11 +18,12 @@ def world():
     return World(answers=8, new_tokens=20)
 
 
-def packs(world, tmp_path, epoch=0, slots=6, **changes):
+def packs(world, tmp_path, epoch=0, slots=6, first_slot=1, **changes):
     recipe = world.recipe(tmp_path, **changes)
     turns = [(epoch, document) for document in world.corpus(held_out=0).training[:3]]
     final = recipe.loss != "ce"
-    return packs_for(turns, OnTheFly(world.view, [0, 2], final=final), recipe, slots=slots, mask_token_id=1)
+    features = OnTheFly(world.view, [0, 2], final=final)
+    return packs_for(turns, features, recipe, slots=slots, mask_token_id=1, first_slot=first_slot)
 
 
 def test_anchors_are_drawn_afresh_each_epoch_and_alike_in_a_rerun(world, tmp_path):
@@ -95,3 +96,19 @@ def test_evaluation_looks_at_the_recipes_number_of_documents(world, tmp_path):
     trainer = world.trainer(tmp_path, evaluation_documents=2)
     trainer.evaluation = {"all": trainer.corpus.training, "few": trainer.corpus.training[:1]}
     assert {name: len(documents) for name, documents in trainer.evaluated().items()} == {"all": 2, "few": 1}
+
+
+def test_a_markov_head_under_a_sample_of_all_rows_has_the_full_heads_loss_and_gradients(world, tmp_path):
+    recipe = world.recipe(tmp_path, head="markov", markov_rank=4, loss="kl")
+    drafter = starting_drafter(world.view, recipe)
+    torch.nn.init.normal_(drafter.head.markov_w2.weight)
+    module, (weight, bias) = DraftLoss(drafter, world.view, recipe), head_parameters(world.view)
+    (pack,) = packs(world, tmp_path, first_slot=0, loss="kl", pack_tokens=10_000)
+    nothing = torch.tensor([], dtype=torch.long)
+    found = []
+    for head in (FullHead(weight, bias), SampledHead(weight, bias, torch.tensor([9, 4]), 200)):
+        loss, _ = module(pack, head.rows(0, nothing))
+        tables = (drafter.head.markov_w1.weight, drafter.head.markov_w2.weight)
+        found.append((loss.detach(), *torch.autograd.grad(loss, tables)))
+    for full, sampled in zip(*found, strict=True):
+        torch.testing.assert_close(sampled, full, rtol=1e-4, atol=1e-4)

@@ -27,7 +27,7 @@ def attended(pack: Pack, form: str, per_row: int, window: int | None, causal: bo
     """Bool [Q, T + Q]: with queries of 0 and values of one-hot rows, the output is the mask over its row sums."""
     slots, rows = pack.ids.numel(), len(pack.taps) + pack.ids.numel()
     layer = SimpleNamespace(num_key_value_groups=1, training=False)
-    attend, mask = lay_out(pack, form, per_row).for_rule(window, causal)
+    attend, mask, _ = lay_out(pack, form, per_row).for_rule(window, causal)
     queries, keys = torch.zeros(1, 1, slots, rows), torch.randn(1, 1, rows, rows)
     with torch.compiler.set_stance("force_eager"):  # transformers compiles FlexAttention; a CPU needs no kernel
         output, _ = attend(layer, queries, keys, torch.eye(rows)[None, None], mask, scaling=1.0, dropout=0.0)
@@ -56,15 +56,15 @@ def test_every_form_sees_what_nested_loops_see(form, layout, slots, window, caus
 def test_chunked_masks_hold_no_more_than_a_chunk_can_see():
     """Its memory: each chunk of blocks against its own document, up to its last anchor and from its window on."""
     pack = pack_of([40, 30], [[3, 4, 20, 30], [29]], slots=4)
-    _, (_, chunks) = lay_out(pack, "chunked", per_row=2).for_rule(None, False)
+    _, (_, chunks), _ = lay_out(pack, "chunked", per_row=2).for_rule(None, False)
     assert [chunk.mask.shape for chunk in chunks] == [(8, 4 + 8), (8, 30 + 8), (4, 29 + 4)]
-    _, (_, chunks) = lay_out(pack, "chunked", per_row=2).for_rule(5, True)
+    _, (_, chunks), _ = lay_out(pack, "chunked", per_row=2).for_rule(5, True)
     assert [chunk.mask.shape for chunk in chunks] == [(8, 4 + 8), (8, 14 + 8), (4, 4 + 4)]
 
 
 def test_flex_masks_skip_blocks_that_nobody_sees():
     pack = pack_of([300, 300], [list(range(1, 300, 5))] * 2, slots=8)
-    _, mask = lay_out(pack, "flex").for_rule(None, True)
+    _, mask, _ = lay_out(pack, "flex").for_rule(None, True)
     assert mask.sparsity() > 50  # two documents apart, and each block's slots from all other slots
 
 

@@ -53,6 +53,6 @@ class World:
         final = recipe.loss != "ce"
         named = (self.view.public_name, weights_fingerprint(self.target))
         state = read_state(Path(recipe.output), recipe, named, fingerprint(self.corpus().training))
-        drafter = starting_drafter(self.view, recipe) if state is None else drafter_of(state)
+        drafter = starting_drafter(self.view, recipe, self.corpus().training) if state is None else drafter_of(state)
         features = OnTheFly(self.view, drafter.config.target_layer_ids, final=final)
         return Trainer(self.view, recipe, Start(self.corpus(), features, drafter, named, state))
