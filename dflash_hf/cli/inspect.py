@@ -123,9 +123,9 @@ def _show(body: dict[str, Any], tensors: bool) -> None:
     typer.echo(f"{body['parameters']:,} parameters in {len(body['tensors'])} tensors")
     typer.echo(
         f"memory: weights {megabytes(memory['weights_bytes'])}, "
-        f"context {megabytes(memory['context_bytes_per_1k_tokens'])} for 1000 tokens, "
-        f"{megabytes(memory['context_bytes_at_32k_tokens'])} for 32k; "
-        f"taps {megabytes(memory['taps_bytes_per_1k_tokens'])} for 1000 tokens of one forward"
+        f"context {megabytes(memory['context_bytes_per_1k_tokens'])} per 1000 tokens, "
+        f"{megabytes(memory['context_bytes_at_32k_tokens'])} at 32k; "
+        f"taps {megabytes(memory['taps_bytes_per_1k_tokens'])} per 1000 tokens of a forward"
     )
     table([(name, value, files["origins"].get(name, "")) for name, value in _telling(body)])
     typer.echo("  what is not listed is as in DFlash v1 (all of it: --json)")
