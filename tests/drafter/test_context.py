@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -158,3 +160,18 @@ def test_a_limited_context_is_one_of_the_newest_rows_at_their_places(turns, drop
             assert places == list(range(places[0], held + 4)) and len(places) - 4 <= most
             assert len(places) - 4 >= min(most, count), "what was injected under this limit is there"
         assert context.length == held
+
+
+@torch.no_grad()
+def test_rows_that_are_taken_back_leave_as_many_positions_as_rows():
+    """At every fill of the buffers: whichever of them has just let old rows go."""
+    model = drafter([9, 5], [False, False])
+    context, held, block = model.new_context(), 0, torch.arange(4)[None]
+    for count in (240, *[5] * 60):
+        model.inject(torch.randn(1, count, 16), torch.arange(held, held + count)[None], context)
+        held += count
+        cropped = copy.deepcopy(context)
+        cropped.crop(12)
+        for layer, buffer in enumerate(cropped._layers):
+            seen = cropped.key_positions(layer, block)[0, :-4].tolist()
+            assert seen == list(range(held - 12 - buffer.visible, held - 12))

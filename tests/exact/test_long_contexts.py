@@ -25,11 +25,8 @@ def target():
     return build_target(Family("LlamaConfig", SIZES | small | {"max_position_embeddings": 65536}))
 
 
-def drafted(model, ids, text, window=None, chunk=CHUNK, spy=None, **changes):
+def drafted(model, ids, text, window=None, chunk=CHUNK, **changes):
     drafter = scripted(model, text, PATTERNS["spoiled"], target_layer_ids=[0, 1], **changes)
-    if spy is not None:
-        inject = drafter.inject
-        drafter.inject = lambda taps, *rest: (spy(taps), inject(taps, *rest))
     options = {"max_new_tokens": NEW, "do_sample": False, "prefill_chunk_size": chunk}
     return generate(model, ids, assistant=drafter, dflash={"draft_window": window}, **options)
 
@@ -77,13 +74,21 @@ class Alive:
 
 
 @pytest.mark.parametrize(("chunk", "part"), [(200, 200), (None, 1024)])
-def test_taps_of_one_part_are_held_at_a_time(target, chunk, part):
+def test_taps_of_one_part_are_held_at_a_time(target, monkeypatch, chunk, part):
     """With chunks the layers' outputs are gone with their chunk; without, they stay until the forward ends."""
-    ids, outputs, parts = prompt(2500), Alive(), Alive()
+    ids, outputs, parts, cat = prompt(2500), Alive(), Alive(), torch.cat
     text = greedy(target, ids, NEW)
+
+    def cat_and_tell(*args, **kwargs):
+        made = cat(*args, **kwargs)
+        if made.shape[-1] == 2 * WIDTH:  # both taps, side by side
+            parts.see(made)
+        return made
+
+    monkeypatch.setattr(torch, "cat", cat_and_tell)
     handle = target.model.layers[0].register_forward_hook(lambda _m, _a, out: outputs.see(out))
     try:
-        drafted(target, ids, text, chunk=chunk, spy=parts.see)
+        drafted(target, ids, text, chunk=chunk)
     finally:
         handle.remove()
     assert parts.most == part
