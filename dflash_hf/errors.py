@@ -67,9 +67,12 @@ class DFlashWarning(UserWarning):
     """Something that works, but probably not as meant."""
 
 
+_PASSED_THROUGH = ("dflash_hf", "transformers", "torch")  # a drafted call goes through the host's ``generate``
+
+
 def warn(message: str) -> None:
-    """A ``DFlashWarning`` that points at the line outside this package that led here."""
+    """A ``DFlashWarning`` that points at the user's line that led here."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dflash_hf":
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_THROUGH:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, DFlashWarning, stacklevel=level)

@@ -30,6 +30,9 @@ class DFlashOptions:
             softmax over the vocabulary per drafted token.
         least_confidence: a drafter with a confidence head (DSpark) ends its draft before the first token that it
             expects to be reached and kept with less than this probability; 0 never does.
+        draft_window: how many of the newest tokens the drafter sees, the one it drafts after included; ``None``: as
+            many as its layers' own windows let it see. A layer with a smaller window keeps it. Bounds the drafter's
+            memory and time in a long text. Positions stay those of the whole text, and no first tokens are kept.
         pack_weights: whether linear layers in float32 on a CPU read copies of their weights that suit a block's few
             rows, which makes a round there about twice as fast for twice the memory of the weights. ``"auto"``: where
             the weights exceed the processor's caches and the copies take at most a quarter of the free memory.
@@ -43,6 +46,7 @@ class DFlashOptions:
     proposals: Literal["auto", "argmax", "sampled"] = "auto"
     trace_probabilities: bool = False
     least_confidence: float = 0.0
+    draft_window: int | None = None
     pack_weights: Literal["auto", "always", "never"] = "auto"
     on_round: Callable[[RoundRecord], None] | None = None
 
@@ -55,6 +59,9 @@ class DFlashOptions:
         least = self.least_confidence
         if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
             raise OptionsError(f"least_confidence must be a probability, got {least!r}")
+        window = self.draft_window
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+            raise OptionsError(f"draft_window must be a whole number of at least 1 or None, got {window!r}")
         if self.pack_weights not in _PACKING:
             raise OptionsError(f"pack_weights must be one of {', '.join(_PACKING)}, got {self.pack_weights!r}")
         if self.on_round is not None and not callable(self.on_round):

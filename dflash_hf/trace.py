@@ -82,6 +82,8 @@ class Trace:
     state: str = ""  # how the target's memory goes back: "crop" or "replay"
     spare_bytes: int = 0  # second buffers for recurrent states
     packed_bytes: int = 0  # copies of weights laid out for narrow products (``DFlashOptions.pack_weights``)
+    context_bytes: int = 0  # buffers of the drafter's context: the larger of after the prefill and at the end
+    taps_bytes: int = 0  # most hidden states of the target that were held for the drafter at once
     fallback: str | None = None
     rows: list[Trace] = field(default_factory=list)
 

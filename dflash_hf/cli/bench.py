@@ -9,8 +9,9 @@ import typer
 
 from dflash_hf.bench.answers import Sampling
 from dflash_hf.bench.pair import Pair
-from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, note
+from dflash_hf.cli.command import CHECK_FAILED, DraftWindow, PairOptions, command, note
 from dflash_hf.cli.pair import load
+from dflash_hf.options import DFlashOptions
 
 if TYPE_CHECKING:
     from dflash_hf.bench.lanes import Lane
@@ -45,6 +46,7 @@ def bench(
     thinking: Annotated[
         bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
     ] = None,
+    draft_window: DraftWindow = None,
     *,
     pair: PairOptions,
     as_json: bool,
@@ -57,8 +59,10 @@ def bench(
     chosen = load_prompts(prompts, limit, group)
     loaded = load(pair)
     cases = _cases(loaded, chosen, raw, thinking)
-    data = _measured(loaded, cases, Sampling(max_new_tokens), also or [], repeats=repeats, seed=seed)
+    lanes = _lanes(loaded, Sampling(max_new_tokens), also or [], DFlashOptions(draft_window=draft_window))
+    data = _measured(loaded, cases, lanes, max_new_tokens, repeats=repeats, seed=seed)
     data["settings"] |= {"prompts": prompts.name, "chat_template": not raw, "thinking": thinking}
+    data["settings"] |= {"draft_window": draft_window}
     if out is not None:
         from dflash_hf.bench.report import write_report
 
@@ -69,7 +73,7 @@ def bench(
 
 
 def _measured(
-    pair: Pair, cases: list[Case], sampling: Sampling, also: list[str], *, repeats: int, seed: int
+    pair: Pair, cases: list[Case], lanes: dict[str, Lane], max_new_tokens: int, *, repeats: int, seed: int
 ) -> dict[str, Any]:
     from dflash_hf.bench.judge import judge
     from dflash_hf.bench.measure import measure
@@ -77,22 +81,23 @@ def _measured(
     from dflash_hf.bench.report import report
 
     results = measure(
-        _lanes(pair, sampling, also),
+        lanes,
         cases,
         repeats=repeats,
         seed=seed,
         judge=lambda prompt, tokens: judge(pair.model, prompt, tokens),
         on_prompt=_progress,
     )
-    settings = {"count": len(results), "max_new_tokens": sampling.max_new_tokens, "repeats": repeats, "temperature": 0}
+    settings = {"count": len(results), "max_new_tokens": max_new_tokens, "repeats": repeats, "temperature": 0}
     return report(results, provenance=provenance(pair.model, pair.names), settings=settings, seed=seed)
 
 
-def _lanes(pair: Pair, sampling: Sampling, also: list[str]) -> dict[str, Lane]:
+def _lanes(pair: Pair, sampling: Sampling, also: list[str], drafting: DFlashOptions) -> dict[str, Lane]:
     from dflash_hf.bench.lanes import convert_for_host, dflash_lane, host_lane, host_loop_lane, lookup_lane, plain_lane
 
     options = sampling.arguments()
-    lanes = {"plain": plain_lane(pair.model, **options), "dflash": dflash_lane(pair.model, pair.drafter, **options)}
+    drafted = dflash_lane(pair.model, pair.drafter, dflash=drafting, **options)
+    lanes = {"plain": plain_lane(pair.model, **options), "dflash": drafted}
     if "lookup" in also:
         lanes["lookup"] = lookup_lane(pair.model, **options)
     if "host-loop" in also:

@@ -24,6 +24,7 @@ __all__ = [
     "FAILURE",
     "INTERRUPTED",
     "USAGE",
+    "DraftWindow",
     "PairOptions",
     "TargetOptions",
     "command",
@@ -87,6 +88,17 @@ class PairOptions:
     local_files_only: Annotated[
         bool, typer.Option("--local-files-only", help="Never ask the Hub.", rich_help_panel=_PAIR_PANEL)
     ] = False
+
+
+# How to draft: for every command that does.
+DraftWindow = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="The drafter sees only so many of the newest tokens. Default: as its layers' own windows have it.",
+        rich_help_panel=_PAIR_PANEL,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import typer
 
 from dflash_hf.bench.answers import Answer, Comparison, Sampling, compare, drafted, plain
 from dflash_hf.bench.pair import Pair
-from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json
+from dflash_hf.cli.command import CHECK_FAILED, DraftWindow, PairOptions, command, emit_json
 from dflash_hf.cli.live import LiveAnswer, spans_of
 from dflash_hf.cli.marks import Marks, marks_for
 from dflash_hf.cli.pair import load
@@ -47,6 +47,7 @@ def generate(
     thinking: Annotated[
         bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
     ] = None,
+    draft_window: DraftWindow = None,
     *,
     pair: PairOptions,
     as_json: bool,
@@ -61,7 +62,7 @@ def generate(
     with_plain = compare_with_plain is Switch.on
     if with_plain:
         _warm_up(loaded, inputs, sampling)
-    answer, live = _stream(loaded, inputs, sampling, quiet=as_json)
+    answer, live = _stream(loaded, inputs, sampling, draft_window, quiet=as_json)
     other = plain(loaded, inputs, sampling) if with_plain else None
     outcome = compare(loaded, inputs, answer.tokens, other.tokens) if other and sampling.greedy else None
     if trace is not None:
@@ -96,7 +97,9 @@ def _warm_up(pair: Pair, inputs: Any, sampling: Sampling) -> None:
     plain(pair, inputs, short)
 
 
-def _stream(pair: Pair, inputs: Any, sampling: Sampling, *, quiet: bool) -> tuple[Answer, LiveAnswer]:
+def _stream(
+    pair: Pair, inputs: Any, sampling: Sampling, draft_window: int | None, *, quiet: bool
+) -> tuple[Answer, LiveAnswer]:
     def write(text: str) -> None:
         if not quiet:
             typer.echo(text, nl=False, color=marks.styled)
@@ -104,7 +107,7 @@ def _stream(pair: Pair, inputs: Any, sampling: Sampling, *, quiet: bool) -> tupl
 
     marks = Marks(styled=False) if quiet else marks_for(sys.stdout)
     live = LiveAnswer(_decode(pair), marks, write)
-    options = DFlashOptions(on_round=live.on_round)
+    options = DFlashOptions(draft_window=draft_window, on_round=live.on_round)
     return drafted(pair, inputs, sampling, streamer=live, options=options), live
 
 

@@ -68,7 +68,7 @@ def _load(source: str | None, options: PairOptions) -> DFlashDrafter:
 
 def _describe(drafter: DFlashDrafter) -> dict[str, Any]:
     from dflash_hf.checkpoints.origins import FIELDS
-    from dflash_hf.drafter.memory import context_bytes, weight_bytes
+    from dflash_hf.drafter.memory import context_bytes, taps_bytes, weight_bytes
 
     state, files = drafter.state_dict(), asdict(drafter.provenance)
     names = files.pop("names")
@@ -87,6 +87,8 @@ def _describe(drafter: DFlashDrafter) -> dict[str, Any]:
         "memory": {
             "weights_bytes": weight_bytes(drafter),
             "context_bytes_per_1k_tokens": context_bytes(drafter.config, 1000, drafter.dtype),
+            "context_bytes_at_32k_tokens": context_bytes(drafter.config, 32 * 1024, drafter.dtype),
+            "taps_bytes_per_1k_tokens": taps_bytes(drafter.config, 1000, drafter.dtype),
         },
     }
 
@@ -121,7 +123,9 @@ def _show(body: dict[str, Any], tensors: bool) -> None:
     typer.echo(f"{body['parameters']:,} parameters in {len(body['tensors'])} tensors")
     typer.echo(
         f"memory: weights {megabytes(memory['weights_bytes'])}, "
-        f"context {megabytes(memory['context_bytes_per_1k_tokens'])} per 1000 tokens"
+        f"context {megabytes(memory['context_bytes_per_1k_tokens'])} per 1000 tokens, "
+        f"{megabytes(memory['context_bytes_at_32k_tokens'])} at 32k; "
+        f"taps {megabytes(memory['taps_bytes_per_1k_tokens'])} per 1000 tokens of a forward"
     )
     table([(name, value, files["origins"].get(name, "")) for name, value in _telling(body)])
     typer.echo("  what is not listed is as in DFlash v1 (all of it: --json)")

@@ -9,8 +9,9 @@ import typer
 
 from dflash_hf.bench.answers import Sampling, drafted, plain
 from dflash_hf.bench.pair import Pair
-from dflash_hf.cli.command import CHECK_FAILED, PairOptions, command, emit_json, note
+from dflash_hf.cli.command import CHECK_FAILED, DraftWindow, PairOptions, command, emit_json, note
 from dflash_hf.cli.pair import load
+from dflash_hf.options import DFlashOptions
 
 if TYPE_CHECKING:
     from dflash_hf.bench.judge import Verdict
@@ -49,13 +50,16 @@ def verify(
     thinking: Annotated[
         bool | None, typer.Option(help="Thinking mode of the chat template. Default: the template's own choice.")
     ] = None,
+    draft_window: DraftWindow = None,
     *,
     pair: PairOptions,
     as_json: bool,
 ) -> None:
     """Run prompts drafted and plain, greedily, and judge every drafted token against the plain model."""
+    options = DFlashOptions(draft_window=draft_window)
     loaded = load(pair)
-    checks = [_check(loaded, prompt, Sampling(max_new_tokens), raw, thinking) for prompt in prompts or PROMPTS]
+    sampling = Sampling(max_new_tokens)
+    checks = [_check(loaded, prompt, sampling, options, raw, thinking) for prompt in prompts or PROMPTS]
     ok = all(check.ok for check in checks)
     if as_json:
         emit_json("verify", {"pair": loaded.names, "ok": ok, **_totals(checks), "prompts": [_row(c) for c in checks]})
@@ -72,14 +76,16 @@ def verify(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _check(pair: Pair, prompt: str, sampling: Sampling, raw: bool, thinking: bool | None) -> Check:
+def _check(
+    pair: Pair, prompt: str, sampling: Sampling, options: DFlashOptions, raw: bool, thinking: bool | None
+) -> Check:
     from dflash_hf.bench.judge import first_difference, judge, parts_at_near_tie
     from dflash_hf.bench.measure import to_device
     from dflash_hf.bench.prompts import encode
 
     note(f"checking: {prompt[:60]}")
     inputs = to_device(encode(pair.tokenizer, prompt, chat=not raw, thinking=thinking), pair.device)
-    fast, slow = drafted(pair, inputs, sampling), plain(pair, inputs, sampling)
+    fast, slow = drafted(pair, inputs, sampling, options=options), plain(pair, inputs, sampling)
     verdict = judge(pair.model, inputs["input_ids"], fast.tokens)
     ok = parts_at_near_tie(slow.tokens, fast.tokens, verdict)
     return Check(prompt, len(fast.tokens), first_difference(slow.tokens, fast.tokens), verdict, ok)

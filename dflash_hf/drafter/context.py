@@ -67,23 +67,46 @@ class TransientContext:
 class GrowingContext:
     """Keys and values in buffers that double when full, so that a round costs its own rows and not the history.
 
-    A layer with a window keeps only rows a later block can still see (``window - 1``), once its buffer is full.
+    A layer with a window keeps only rows a later block can still see (``window - 1``), once its buffer is full; the
+    positions are kept for as many rows as the layer that keeps most. So with a window in every layer nothing grows.
 
     Args:
-        windows: per layer, its window or None (``DFlashConfig.layer_windows``).
+        windows: per layer, its window or None (``DFlashConfig.context_windows``).
     """
 
     def __init__(self, windows: list[int | None]) -> None:
+        self._windows = list(windows)
         self._layers = [_LayerBuffer(window) for window in windows]
         self._positions = _PositionBuffer()
 
     @property
     def length(self) -> int:
-        """Rows injected so far."""
+        """Rows injected so far and not cropped, those that a window let go included."""
         return self._positions.length
 
+    @property
+    def window(self) -> int | None:
+        """Of the layer that sees most, its own position counted; None where one sees everything."""
+        reaches = [layer.reach for layer in self._layers]
+        return None if None in reaches else 1 + max(reach for reach in reaches if reach is not None)
+
+    @property
+    def bytes(self) -> int:
+        """Of the buffers as they stand."""
+        return sum(part.bytes for part in self._parts())
+
+    def limit(self, window: int | None) -> None:
+        """From now on no layer sees more than the ``window`` newest positions, the block's anchor being the newest.
+
+        A layer with a smaller window keeps it; None gives each layer its own again. Rows are let go when their buffer
+        is full, and do not come back under a wider window.
+        """
+        for layer, own in zip(self._layers, self._windows, strict=True):
+            limits = [each for each in (own, window) if each is not None]
+            layer.reach = min(limits) - 1 if limits else None
+
     def begin(self, positions: Tensor) -> None:
-        self._positions.append(positions)
+        self._positions.append(positions, keep=max((layer.held for layer in self._layers), default=0))
 
     def inject(self, layer: int, keys: Tensor, values: Tensor) -> None:
         self._layers[layer].append(keys, values)
@@ -103,7 +126,7 @@ class GrowingContext:
 
     def forget_from(self, position: int) -> None:
         """Forget rows that stand at ``position`` or after it. Waits for the device, if anything is held."""
-        if (held := self._positions.last(self.length)) is not None:
+        if (held := self._positions.last(self._positions.held)) is not None:
             self.crop(int((held[0] >= position).sum()))
 
     def _parts(self) -> list[_PositionBuffer | _LayerBuffer]:
@@ -118,35 +141,44 @@ class GrowingContext:
 
 
 class _PositionBuffer:
-    """Positions of all rows ever injected, cheap enough to keep whole."""
+    """Positions of the newest rows: at least of all that some layer holds."""
 
     def __init__(self) -> None:
-        self.length = 0
-        self._held: Tensor | None = None
+        self.held = 0
+        self.length = 0  # rows ever taken and not dropped
+        self._places: Tensor | None = None
 
-    def append(self, positions: Tensor) -> None:
-        end = self.length + positions.shape[1]
-        if self._held is None or end > self._held.shape[1]:
+    @property
+    def bytes(self) -> int:
+        return 0 if self._places is None else self._places.nbytes
+
+    def append(self, positions: Tensor, keep: int) -> None:
+        """Take ``positions`` [B, C]; of earlier ones the newest ``keep`` are needed."""
+        rows = positions.shape[1]
+        if self._places is None or self.held + rows > self._places.shape[1]:
+            kept = self.last(keep)
             with torch.inference_mode(False):
-                grown = positions.new_empty(len(positions), max(_FIRST_CAPACITY, 2 * end))
-            if self._held is not None:
-                grown[:, : self.length] = self._held[:, : self.length]
-            self._held = grown
-        self._held[:, self.length : end] = positions
-        self.length = end
+                grown = positions.new_empty(len(positions), max(_FIRST_CAPACITY, 2 * (keep + rows)))
+            if kept is not None:
+                grown[:, :keep] = kept
+            self._places, self.held = grown, keep
+        self._places[:, self.held : self.held + rows] = positions
+        self.held += rows
+        self.length += rows
 
     def last(self, count: int) -> Tensor | None:
-        return None if self._held is None else self._held[:, self.length - count : self.length]
+        return None if self._places is None else self._places[:, self.held - count : self.held]
 
     def drop(self, rows: int) -> None:
         self.length -= rows
+        self.held = max(self.held - rows, 0)
 
 
 class _LayerBuffer:
     """One layer's keys and values. ``held`` rows are committed; rows after them are scratch."""
 
     def __init__(self, window: int | None) -> None:
-        self._reach = None if window is None else window - 1  # rows of context the anchor, and so any slot, can see
+        self.reach = None if window is None else window - 1  # rows of context the anchor, and so any slot, can see
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self.held = 0
@@ -154,12 +186,19 @@ class _LayerBuffer:
 
     @property
     def visible(self) -> int:
-        return self.held if self._reach is None else min(self.held, self._reach)
+        return self.held if self.reach is None else min(self.held, self.reach)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.nbytes for part in (self._keys, self._values) if part is not None)
 
     def append(self, keys: Tensor, values: Tensor) -> None:
+        rows = keys.shape[2]
+        if self.reach is not None and rows > (most := max(self.reach, _FIRST_CAPACITY)):
+            keys, values = keys[:, :, -most:], values[:, :, -most:]  # the others no block will see
+            self.held = 0
         self._write(keys, values)
-        self.held += keys.shape[2]
-        self.length += keys.shape[2]
+        self.held, self.length = self.held + keys.shape[2], self.length + rows
 
     def drop(self, rows: int) -> None:
         self.length -= rows

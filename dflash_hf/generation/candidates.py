@@ -9,6 +9,7 @@ Shapes: B = 1 row, C context tokens, K slots, J drafted tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.clock import RoundClock
 from dflash_hf.target.logits import drafter_scale
 from dflash_hf.target.taps import RAW_LAST, reads_raw_last
+from dflash_hf.target.trained import drafts_well_up_to, warn_past_trained
 from dflash_hf.target.view import TargetView
 
 __all__ = ["DFlashCandidateGenerator"]
@@ -63,6 +65,7 @@ class DFlashCandidateGenerator(CandidateGenerator):
         self._max_length, self._least_confidence = max_length, least_confidence
         self._clock = clock if clock is not None else RoundClock(drafter.device)
         self._shortens = all(config.layer_causal)  # a causal block's slots do not depend on later ones
+        self._warned_from = drafts_well_up_to(view, drafter, self.context.window)
         self._masks = torch.full((1, config.block_size - 1), config.mask_token_id, device=drafter.device)
 
     def inject(self, taps: Tensor, position_ids: Tensor) -> None:
@@ -87,6 +90,9 @@ class DFlashCandidateGenerator(CandidateGenerator):
         each is its slot's argmax.
         """
         drafter, first = self.drafter, self.drafter.config.first_slot
+        if position >= self._warned_from:
+            warn_past_trained(self.view, drafter, position)
+            self._warned_from = math.inf
         slots = first + count if self._shortens else self.drafter.config.block_size
         with self._clock.phase("drafter"):
             ids = torch.cat([anchor.to(drafter.device), self._masks[:, : slots - 1]], dim=1)

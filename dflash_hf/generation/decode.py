@@ -104,7 +104,7 @@ def generate(
         least_confidence=options.least_confidence,
     )  # fmt: skip
     caches = [cache] if rows == 1 else split_cache(cache, rows)
-    turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows)
+    turn = Turn(dflash_memory if dflash_seen else None, cache, assistant, rows, options.draft_window)
     loops = [
         _loop(one_row, engine_of, view, turn.contexts[row], own, processors_for_row(logits_processor, row, rows), row)
         for row, own in enumerate(caches)
@@ -176,6 +176,7 @@ def _undone(
             loop.trace.spare_bytes = loop.call.state.spare_bytes
             loop.call.state.end()
             loop.call.clock.write_to(loop.trace)
+            loop.note_memory()
         turn.end(finished, cache if len(loops) > 1 else loops[0].call.state.cache)
         trace.total_ms = 1e3 * (time.perf_counter() - started)
         remember(trace)

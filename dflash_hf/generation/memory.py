@@ -74,12 +74,22 @@ class Turn:
         memory: None for a call whose cache nobody keeps.
         cache: the call's cache, of all rows.
         drafter, rows: what contexts are needed for.
+        window: this call's ``DFlashOptions.draft_window``; an earlier turn's does not bind it.
     """
 
-    def __init__(self, memory: ContextMemory | None, cache: Any, drafter: DFlashDrafter, rows: int) -> None:
+    def __init__(
+        self,
+        memory: ContextMemory | None,
+        cache: Any,
+        drafter: DFlashDrafter,
+        rows: int,
+        window: int | None = None,
+    ) -> None:
         self._memory, self._drafter = memory, drafter
         source = memory if memory is not None else ContextMemory()
         self.contexts = source.recall(cache, drafter, rows)
+        for context in self.contexts:
+            context.limit(window)
 
     def end(self, finished: bool, cache: Any) -> None:
         """Give the contexts back, for ``cache``: a target may have gone on with another than it was given.

@@ -81,9 +81,16 @@ class SequentialLoop:
         with self.call.clock.phase("prefill"):
             self._prefill()
         self.call.clock.close(None)
+        self.note_memory()
         self._rounds()
         if self.call.streamer is not None:
             self.call.streamer.end()
+
+    def note_memory(self) -> None:
+        """What the drafter takes beside its weights, for the trace: the most it was found to be."""
+        trace, call = self.trace, self.call
+        trace.context_bytes = max(trace.context_bytes, call.engine.context.bytes)
+        trace.taps_bytes = max(trace.taps_bytes, call.taps.most_bytes)
 
     def carry_on(self, length: int) -> None:
         """Decode past the row's own end to this total length, as a batch without end-of-text ids does."""
@@ -116,13 +123,13 @@ class SequentialLoop:
         rows = RealRows(call.state.length, self.kwargs.get("attention_mask"))
 
         def sink(taps: Tensor, positions: Tensor | None) -> None:
-            real, places = rows.select(taps, positions)
+            taps, places = rows.select(taps, positions)  # the same name: all rows are not kept beside the real ones
             if not places.shape[1]:
                 return
             first, self.position = int(places[0, 0]), int(places[0, -1]) + 1
             if call.engine.most:
                 call.engine.context.forget_from(first)  # of an earlier turn: a target may read everything again
-                call.engine.inject(real, places)
+                call.engine.inject(taps, places)
 
         call.state.take(0)
         with call.taps.listen(sink, _INJECTED_AT_ONCE):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_hf.config import DFlashConfig
+from dflash_hf.errors import UnsupportedTargetError
 from dflash_hf.target.view import TargetView
 
 __all__ = ["RAW_LAST", "TapRecorder", "reads_raw_last"]
@@ -56,8 +57,10 @@ class TapRecorder:
         self._owner = threading.get_ident()
         self._sink: Sink | None = None
         self._at_once: int | None = None
+        self._heard = False  # a forward, since somebody listens
         self._caught: dict[int, Tensor] = {}
         self._positions: Tensor | None = None
+        self.most_bytes = 0  # most that taps took at once: the layers' outputs of a forward, and a part side by side
 
     def __enter__(self) -> TapRecorder:
         view = self._view
@@ -85,12 +88,26 @@ class TapRecorder:
         """
         assert self._sink is None, "listening twice"
         with nullcontext() if self._handles else self:
-            self._sink, self._at_once = sink, at_once
+            self._sink, self._at_once, self._heard = sink, at_once, False
             try:
                 yield
+                self._refuse_silence()
             finally:
                 self._sink = None
                 self._forget()
+
+    def _refuse_silence(self) -> None:
+        """Somebody listened, and no forward went through the decoder: its model's own code goes around it."""
+        if not self._heard:
+            raise self._hidden(
+                f"its forward does not call {type(self._view.decoder).__name__}, the decoder found in it"
+            )
+
+    def _hidden(self, how: str) -> UnsupportedTargetError:
+        return UnsupportedTargetError(
+            f"{self._view.name} ({type(self._view.model).__name__}) hides its decoder layers from forward hooks: "
+            f"{how}; let its code call the modules themselves, or call generate without the drafter."
+        )
 
     @property
     def _normed_layer(self) -> int | None:
@@ -137,15 +154,24 @@ class TapRecorder:
         assert self._sink is not None
         if (last := self._normed_layer) is not None and last in self._layer_ids:
             self._caught[last] = _first(getattr(output, "last_hidden_state", output))
+        self._heard = True
+        if silent := [index for index in self._layer_ids if index not in self._caught]:
+            raise self._hidden(f"layer {silent[0]} did not run as a module of its own")
         tapped = [self._caught[index] for index in self._layer_ids]
         positions, sink = self._positions, self._sink
         self._forget()
         count = tapped[0].shape[1]
         part = self._at_once or count
+        held = sum(layer.nbytes for layer in tapped)
+        self.most_bytes = max(self.most_bytes, held + held * min(part, count) // max(count, 1))
         for first in range(0, count, part):
             rows = slice(first, first + part)
-            taps = torch.cat([layer[:, rows].to(tapped[0].device) for layer in tapped], dim=-1)
-            sink(taps, None if positions is None else positions[..., rows])
+            sink(_side_by_side(tapped, rows), None if positions is None else positions[..., rows])
+
+
+def _side_by_side(tapped: Sequence[Tensor], rows: slice) -> Tensor:
+    """Taps [B, rows, L * width]. Nobody here keeps them: the next part is made when this one is gone."""
+    return torch.cat([layer[:, rows].to(tapped[0].device) for layer in tapped], dim=-1)
 
 
 def _first(output: Any) -> Tensor:

@@ -20,6 +20,14 @@ from dflash_hf.target.scales import embedding_scale, logit_multiplier, logit_sof
 __all__ = ["TargetView", "model_name", "public_name", "view_target"]
 
 _LAYER_LISTS = ("layers", "h", "blocks")  # what decoder stacks call their list of layers
+_INSIDE = ("model", "decoder", "language_model")  # where a stack may stand inside what `get_decoder` gives
+_NEEDED = (  # in the words of an error, in the order in which `view_target` looks
+    f"list of decoder layers (an nn.ModuleList called {', '.join(_LAYER_LISTS)} in what get_decoder() gives, or in its "
+    f"{', '.join(_INSIDE)})",
+    "embedding (get_input_embeddings())",
+    "LM head (get_output_embeddings())",
+    "width (hidden_size in its config)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,26 +171,33 @@ def view_target(model: PreTrainedModel) -> TargetView:
             "Call generate without the drafter."
         )
     decoder, layers = _find_decoder(model)
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    missing = [
-        part
-        for part, found in (("list of decoder layers", layers), ("embedding", embedding), ("LM head", head))
-        if found is None
-    ]
-    if missing:
-        raise UnsupportedTargetError(
-            f"{name} ({type(model).__name__}) has no {' and no '.join(missing)} that can be found; "
-            "load it with AutoModelForCausalLM."
-        )
-    assert layers is not None  # it would have been missing
+    embedding, head = _asked(model, "get_input_embeddings"), _asked(model, "get_output_embeddings")
     text_config = model.config.get_text_config()
-    return TargetView(model, decoder, layers, embedding, head, text_config, int(text_config.hidden_size), name)
+    width = getattr(text_config, "hidden_size", None)
+    parts = (layers, embedding, head, width)
+    if missing := [said for said, found in zip(_NEEDED, parts, strict=True) if found is None]:
+        raise UnsupportedTargetError(
+            f"{name} ({type(model).__name__}) has no {', and no '.join(missing)} that can be found; load a causal LM "
+            "with AutoModelForCausalLM, or, where the model brings code of its own, let that code name these parts; "
+            "or call generate without the drafter."
+        )
+    assert layers is not None and width is not None  # they would have been missing
+    return TargetView(model, decoder, layers, embedding, head, text_config, int(width), name)
+
+
+def _asked(model: PreTrainedModel, method: str) -> Any:
+    """What a model says of itself; None where it does not know: the host's own answer raises then."""
+    try:
+        return getattr(model, method)()
+    except (NotImplementedError, AttributeError):
+        return None
 
 
 def _find_decoder(model: PreTrainedModel) -> tuple[Any, nn.ModuleList | None]:
     """The decoder stack and its layers. Some models return themselves from ``get_decoder`` (Llama 4): look inside."""
-    candidates = [model.get_decoder() if hasattr(model, "get_decoder") else model]
-    candidates += [getattr(candidates[0], inner, None) for inner in ("model", "decoder", "language_model")]
+    found = _asked(model, "get_decoder")
+    candidates = [model if found is None else found]
+    candidates += [getattr(candidates[0], inner, None) for inner in _INSIDE]
     for candidate in candidates:
         for attribute in _LAYER_LISTS:
             layers = getattr(candidate, attribute, None)

@@ -67,7 +67,13 @@ def test_the_table_shows_files_and_memory_names(run, tmp_path) -> None:
     row = next(line for line in text.splitlines() if "model.fc.weight" in line)
     assert "fusion.fc.weight" in row and "[12, 24] float32" in row
     body = json.loads(run("inspect", tmp_path, "--json").stdout)
-    assert body["memory"] == {"weights_bytes": 4 * body["parameters"], "context_bytes_per_1k_tokens": 2 * 1000 * 8 * 4}
+    row = 2 * 8 * 4
+    assert body["memory"] == {
+        "weights_bytes": 4 * body["parameters"],
+        "context_bytes_per_1k_tokens": 1000 * row,
+        "context_bytes_at_32k_tokens": 32768 * row,
+        "taps_bytes_per_1k_tokens": 1000 * 24 * 4,
+    }
     assert body["files"]["origins"]["block_size"] == "dflash_config.block_size"
     assert body["config"].keys() == set(FIELDS)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -113,3 +115,63 @@ def test_an_interrupted_injection_is_settled():
         model.inject(taps[:, 20:], torch.arange(20, 30)[None], context)
     context.settle()
     assert context.length == 20 and {layer.length for layer in context._layers} == {20}
+
+
+@pytest.mark.parametrize("windows", [[9, 5], [9, None]])
+@torch.no_grad()
+def test_with_a_window_everywhere_nothing_grows_positions_included(windows):
+    """However rows come: a long prompt at once, in chunks, and block by block."""
+    model, sizes = drafter(windows, [False, False]), []
+    context, held = model.new_context(), 0
+    for count in (1000, *[300] * 5, *[5] * 200, *[300] * 5):
+        model.inject(torch.randn(1, count, 16), torch.arange(held, held + count)[None], context)
+        held += count
+        model(torch.randn(1, 4, 16), position_ids=torch.arange(held, held + 4)[None], cache=context)
+        sizes.append(context.bytes)
+    assert context.window == (None if None in windows else 9)
+    if None in windows:
+        assert sizes[-1] > 2 * held * 2 * 8 * 4 / 2, "the layer that sees everything holds everything"
+    else:
+        assert max(sizes) <= 2 * 2 * 8 * 4 * 2 * (256 + 8) + 8 * 2 * (2 * (256 + 8) + 1000)
+        assert context.length == held
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    turns=st.lists(st.tuples(st.integers(1, 300), st.sampled_from([None, 1, 4, 30])), min_size=1, max_size=4),
+    dropped=st.integers(0, 40),
+    own=st.tuples(st.sampled_from([None, 6]), st.sampled_from([None, 50])).map(list),
+)
+@torch.no_grad()
+def test_a_limited_context_is_one_of_the_newest_rows_at_their_places(turns, dropped, own):
+    """Whatever was limited before, and after rows were taken back: each layer shows its newest rows, no others."""
+    model, generator, held = drafter(own, [False, False]), torch.Generator().manual_seed(1), 0
+    context, block = model.new_context(), torch.randn(1, 4, 16, generator=generator)
+    for count, window in turns:
+        context.limit(window)
+        context.crop(dropped)
+        held = max(held - dropped, 0)
+        model.inject(torch.randn(1, count, 16, generator=generator), torch.arange(held, held + count)[None], context)
+        held += count
+        model(block, position_ids=torch.arange(held, held + 4)[None], cache=context)
+        for layer, own_window in enumerate(own):
+            places = context.key_positions(layer, torch.arange(held, held + 4)[None])[0].tolist()
+            most = min([held, *(each - 1 for each in (window, own_window) if each is not None)])
+            assert places == list(range(places[0], held + 4)) and len(places) - 4 <= most
+            assert len(places) - 4 >= min(most, count), "what was injected under this limit is there"
+        assert context.length == held
+
+
+@torch.no_grad()
+def test_rows_that_are_taken_back_leave_as_many_positions_as_rows():
+    """At every fill of the buffers: whichever of them has just let old rows go."""
+    model = drafter([9, 5], [False, False])
+    context, held, block = model.new_context(), 0, torch.arange(4)[None]
+    for count in (240, *[5] * 60):
+        model.inject(torch.randn(1, count, 16), torch.arange(held, held + count)[None], context)
+        held += count
+        cropped = copy.deepcopy(context)
+        cropped.crop(12)
+        for layer, buffer in enumerate(cropped._layers):
+            seen = cropped.key_positions(layer, block)[0, :-4].tolist()
+            assert seen == list(range(held - 12 - buffer.visible, held - 12))
