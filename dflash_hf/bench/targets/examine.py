@@ -20,7 +20,7 @@ from dflash_hf.generation.record import last_trace
 
 __all__ = ["NEW", "examine"]
 
-NEW = 40  # tokens: past windows of 8, in blocks of 8
+NEW = 28  # tokens: past windows of 8 and several blocks of 8
 _VARIED = 6  # different tokens among them, or drafts are right by chance
 _CLOSE = 1e-3  # of scores, absolute and relative: float32 sums in another order
 _LONGEST = 200  # characters of a reason

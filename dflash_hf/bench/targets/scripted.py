@@ -26,7 +26,6 @@ PATTERNS: dict[str, Callable[[int], bool]] = {  # which places of the text are p
     "all accepted": lambda place: False,
     "none accepted": lambda place: True,
     "spoiled at places": lambda place: place % 3 == 0,
-    "spoiled late": lambda place: place % 7 == 0,
 }
 
 
