@@ -15,7 +15,7 @@ _ATTENTION = """
     gemma3/Gemma3ForConditionalGeneration gemma3_text/Gemma3ForCausalLM gemma4/Gemma4ForConditionalGeneration
     gemma4_text/Gemma4ForCausalLM glm4/Glm4ForCausalLM glm4_moe/Glm4MoeForCausalLM gpt2/GPT2LMHeadModel
     gpt_oss/GptOssForCausalLM granite/GraniteForCausalLM lfm2/Lfm2ForCausalLM llama/LlamaForCausalLM
-    llama4/Llama4ForConditionalGeneration llama4_text/Llama4ForCausalLM minimax_m2/MiniMaxM2ForCausalLM
+    llama4_text/Llama4ForCausalLM minimax_m2/MiniMaxM2ForCausalLM
     mistral/MistralForCausalLM mixtral/MixtralForCausalLM olmo2/Olmo2ForCausalLM olmo3/Olmo3ForCausalLM
     phi/PhiForCausalLM phi3/Phi3ForCausalLM qwen2/Qwen2ForCausalLM qwen2_5_vl/Qwen2_5_VLForConditionalGeneration
     qwen3/Qwen3ForCausalLM qwen3_moe/Qwen3MoeForCausalLM qwen3_vl/Qwen3VLForConditionalGeneration

@@ -72,8 +72,10 @@ def _per_layer(default: Any) -> dict[str, Any]:
 def _rotary(default: Any) -> dict[str, Any]:
     """M-RoPE sections that fit the smaller heads; other rotary settings are left to the class."""
     rope = getattr(default, "rope_parameters", None)
-    if not isinstance(rope, dict) or "mrope_section" not in rope:
+    rope = rope if isinstance(rope, dict) else {}
+    if "mrope_section" not in rope and "mrope_section" not in getattr(default, "ignore_keys_at_rope_validation", ()):
         return {}
     pairs = int(TEXT["head_dim"] * rope.get("partial_rotary_factor", 1.0)) // 2
     side = pairs // 3
-    return {"rope_parameters": {**rope, "mrope_section": [pairs - 2 * side, side, side]}}
+    base = {"rope_type": "default", "rope_theta": 10000.0}
+    return {"rope_parameters": {**base, **rope, "mrope_section": [pairs - 2 * side, side, side]}}

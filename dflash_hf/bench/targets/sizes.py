@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["COMPRESSED", "LAYERS", "TEXT", "TOWER", "VOCAB", "WINDOW"]
+__all__ = ["COMPRESSED", "HEAD_DIM", "LAYERS", "TEXT", "TOWER", "VOCAB", "WINDOW"]
 
 VOCAB = 96
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, INNER, LAYERS, EXPERTS, POSITIONS, WINDOW = 32, 4, 2, 8, 48, 4, 4, 512, 8
