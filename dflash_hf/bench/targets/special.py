@@ -26,8 +26,9 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "chameleon": _CHAMELEON,
     "cohere_compass": {"text_config": {"rope_parameters": _PER_TYPE_ROPE}},
     "cohere_compass_text": {"rope_parameters": _PER_TYPE_ROPE},
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_ocr2": {"text_config": _DENSE_FIRST},
+    "dory": {"n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1, "ngpt_alpha_init": 0.5},
     "emu3": _EMU3,
     "ernie4_5_vl_moe": {"text_config": {"moe_intermediate_size": [24, 24]}},
     "florence2": {
