@@ -44,8 +44,8 @@ def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
     view = view_target(target)
     if (streams := hidden_streams(view.text_config)) > 1:
         raise UnsupportedTargetError(
-            f"{view.name} ({type(target).__name__}) hands on {streams} hidden states of each token from layer to layer, "
-            "where a drafter reads one; this version does not draft for it. Call generate without the drafter."
+            f"{view.name} ({type(target).__name__}) hands on {streams} hidden states of each token from layer to "
+            "layer, where a drafter reads one; this version does not draft for it. Call generate without the drafter."
         )
     if reason := cannot_replay(view):
         raise UnsupportedTargetError(
