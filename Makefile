@@ -18,7 +18,7 @@ PARALLEL = -n $(WORKERS) --dist loadfile
 export PROMPT
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo install target test test-slow test-quantised test-oldest check docs time-help clean
+.PHONY: help run demo install target test test-slow test-quantised test-oldest test-targets check docs time-help clean
 
 help:
 	@echo "make run          install, fetch the embedded target, answer PROMPT='...'   (options: ARGS='--json')"
@@ -29,6 +29,7 @@ help:
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-quantised  those of quantised targets alone (installs bitsandbytes, 43 MB)"
 	@echo "make test-oldest  the suite on $(OLDEST_TRANSFORMERS)"
+	@echo "make test-targets  every architecture of the installed transformers, into docs/targets.md"
 	@echo "make time-help    how long dflash-hf --help takes here"
 	@echo "make clean        removes what these targets made"
 	@echo "VENV=$(VENV) PYTHON=$(PYTHON) TORCH=$(TORCH) WORKERS=$(WORKERS)"
@@ -53,6 +54,9 @@ test-quantised: install $(VENV)/.stamp-quantize target
 
 test-oldest: $(OLDEST_VENV)/.stamp-oldest $(OLDEST_VENV)/.stamp-target
 	$(OLDEST_VENV)/bin/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)
+
+test-targets: install
+	$(BIN)/dflash-hf targets --out docs/targets.md $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dflash_hf.cli import bench, convert, data, demo, doctor, env, generate, inspect, train, verify
+from dflash_hf.cli import bench, convert, data, demo, doctor, env, generate, inspect, targets, train, verify
 
 __all__ = ["app"]
 
@@ -36,5 +36,5 @@ def _root(
     pass
 
 
-for module in (generate, inspect, verify, doctor, convert, bench, data, train, demo, env):
+for module in (generate, inspect, verify, doctor, convert, bench, targets, data, train, demo, env):
     module.register(app)

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError, warn
 from dflash_hf.target.recurrent import cannot_replay
+from dflash_hf.target.streams import hidden_streams
 from dflash_hf.target.view import TargetView, model_name, public_name, view_target
 
 __all__ = ["check_pair", "fill_token_ids", "pair_view", "warn_of_doubts"]
@@ -41,6 +42,11 @@ def warn_of_doubts(view: TargetView, drafter: DFlashDrafter) -> None:
 def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
     """:func:`check_pair` without its warnings, changing nothing: for a pair that was looked at before."""
     view = view_target(target)
+    if (streams := hidden_streams(view.text_config)) > 1:
+        raise UnsupportedTargetError(
+            f"{view.name} ({type(target).__name__}) hands on {streams} hidden states of each token from layer to "
+            "layer, where a drafter reads one; this version does not draft for it. Call generate without the drafter."
+        )
     if reason := cannot_replay(view):
         raise UnsupportedTargetError(
             f"{view.name} ({type(target).__name__}) {reason}. Call generate without the drafter."
