@@ -26,7 +26,8 @@ def target():
 
 
 def drafted(model, ids, text, window=None, chunk=CHUNK, **changes):
-    drafter = scripted(model, text, PATTERNS["spoiled"], target_layer_ids=[0, 1], **changes)
+    changes |= {"target_layer_ids": [0, 1], "max_position_embeddings": 65536}
+    drafter = scripted(model, text, PATTERNS["spoiled"], **changes)
     options = {"max_new_tokens": NEW, "do_sample": False, "prefill_chunk_size": chunk}
     return generate(model, ids, assistant=drafter, dflash={"draft_window": window}, **options)
 
@@ -45,7 +46,7 @@ def check(model, length):
         case = f"draft_window={window}, layer windows {windows}"
         assert torch.equal(drafted(model, ids, text, window, layer_windows=windows), text), case
         trace = last_trace()
-        assert sum(record.accepted for record in trace.rounds) > NEW // 2, case
+        assert sum(record.accepted for record in trace.rounds) > NEW // 3, case
         assert trace.context_bytes <= most_bytes(window, windows, length + NEW), case
         assert trace.taps_bytes == 2 * (2 * CHUNK * WIDTH * 4), f"{case}: two taps of a chunk, apart and side by side"
     assert trace.context_bytes < ROW * length < most_bytes(None, [None], length), "a bound that unbounded stores miss"
