@@ -1,4 +1,4 @@
-"""Targets that read a block otherwise than its tokens are refused by name; a fixed release of transformers is noticed."""
+"""Targets that read a block otherwise than its tokens are refused by name; a mended release is noticed."""
 
 from __future__ import annotations
 

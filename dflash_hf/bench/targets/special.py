@@ -12,7 +12,6 @@ _CHAMELEON = {
 _EMU3 = {"vocabulary_map": {"<image>": 90} | {f"<|visual token {number:06d}|>": 91 + number for number in range(4)}}
 _INDEXED = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 256,
             "indexer_compress_ratio": 4}  # fmt: skip
-_FULL = {"layer_types": ["full_attention"] * 4}
 _DENSE_FIRST = {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]}
 _PERIODIC = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 8}
 _HASHED = {"ngram_vocab_size_base": 64, "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 1}
@@ -23,6 +22,7 @@ _PER_TYPE_ROPE = {
 
 _SPECIAL: dict[str, dict[str, Any]] = {
     "apertus1p5": {"vision_config": {"codebook_dim": 16}},
+    "bamba": {"attn_layer_indices": [1, 3]},
     "blt": {"encoder_hash_byte_group_vocab": 64},
     "chameleon": _CHAMELEON,
     "cohere_compass": {"text_config": {"rope_parameters": _PER_TYPE_ROPE}},
@@ -49,6 +49,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
         "spatial_target_layers": [0, 1, 2, 3],
         "vision_config": {"hidden_size": 64},
     },
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "jamba": _PERIODIC,
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "head_dim": 8},
