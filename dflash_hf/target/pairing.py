@@ -6,6 +6,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import IncompatiblePairError, UnsupportedTargetError, warn
+from dflash_hf.target.blocks import reads_blocks_otherwise
 from dflash_hf.target.recurrent import cannot_replay
 from dflash_hf.target.streams import hidden_streams
 from dflash_hf.target.view import TargetView, model_name, public_name, view_target
@@ -42,6 +43,10 @@ def warn_of_doubts(view: TargetView, drafter: DFlashDrafter) -> None:
 def pair_view(target: PreTrainedModel, drafter: DFlashDrafter) -> TargetView:
     """:func:`check_pair` without its warnings, changing nothing: for a pair that was looked at before."""
     view = view_target(target)
+    if reason := reads_blocks_otherwise(view.text_config):
+        raise UnsupportedTargetError(
+            f"{view.name} ({type(target).__name__}) {reason}. Call generate without the drafter."
+        )
     if (streams := hidden_streams(view.text_config)) > 1:
         raise UnsupportedTargetError(
             f"{view.name} ({type(target).__name__}) hands on {streams} hidden states of each token from layer to "

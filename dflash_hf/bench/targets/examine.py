@@ -12,7 +12,6 @@ from dflash_hf.bench.judge import first_difference
 from dflash_hf.bench.targets.names import Architecture
 from dflash_hf.bench.targets.rows import DIFFERS, EXACT, FAILED, NOT_BUILT, REFUSED, Row
 from dflash_hf.bench.targets.scripted import PATTERNS, scripted_drafter
-from dflash_hf.bench.targets.state_kind import state_kind
 from dflash_hf.bench.targets.tiny import SPREADS, build, prompt, spread_weights
 from dflash_hf.errors import DFlashError
 from dflash_hf.generation.attach import generate
@@ -49,7 +48,7 @@ def examine(architecture: Architecture, on_drafting: Callable[[], None] = lambda
     if (reason := _refusal(model)) is not None:
         return Row(**names, outcome=REFUSED, why=reason, cache=cache)
     outcome, why = _judge(model, plain)
-    return Row(**names, outcome=outcome, why=why, cache=cache, state=state_kind(model))
+    return Row(**names, outcome=outcome, why=why, cache=cache, state=last_trace().state)
 
 
 def _call() -> dict[str, Any]:

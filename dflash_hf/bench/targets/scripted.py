@@ -51,7 +51,8 @@ class ScriptedDrafter(DFlashDrafter):
     """Tells its head where the block stands."""
 
     def forward(self, noise_embeds: Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.head.first = int(kwargs["position_ids"][0, -noise_embeds.shape[1]]) + self.config.first_slot
+        # The anchor follows the rows of its context; its position may be another (PaliGemma counts from 1).
+        self.head.first = kwargs["cache"].length + self.config.first_slot
         return super().forward(noise_embeds, *args, **kwargs)
 
 

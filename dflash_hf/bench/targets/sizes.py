@@ -75,6 +75,7 @@ TEXT: dict[str, Any] = {
     "mamba_n_groups": 1, "mamba_ngroups": 1, "mamba_d_ssm": 64, "n_groups": 1, "mamba_chunk_size": 8, "chunk_size": 8,
     "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0, "tie_word_embeddings": False,
     "unpadded_vocab_size": VOCAB, "rotary_dim": 8, "attention_dropout": 0.0, "use_mamba_kernels": False,
+    "use_cache": True,
 }  # fmt: skip
 
 COMPRESSED = {"num_key_value_heads": HEADS}  # where keys and values are projections of one code (MLA)
