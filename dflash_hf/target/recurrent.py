@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from dflash_hf.target.devices import computing_device
 from dflash_hf.target.host import cache_argument, keeps_recurrent_state
 from dflash_hf.target.view import TargetView
 
@@ -83,7 +84,7 @@ def continuation_error(view: TargetView, written: tuple[int, nn.Module]) -> floa
     ``written`` is one of :func:`mixers_of`. The larger of the errors of output and final state, on random input
     [1, 7, D] of unit variance.
     """
-    width, device = view.hidden_size, _device_of(view, written[1])
+    width, device = view.hidden_size, computing_device(written[1], view.device)
     inputs = torch.randn(1, _BEFORE + _AT_ONCE, width, generator=torch.Generator().manual_seed(0))
     inputs = inputs.to(device, view.model.dtype)
     singly = _continued(view, written, inputs, [1] * _AT_ONCE)
@@ -107,9 +108,3 @@ def _continued(view: TargetView, written: tuple[int, nn.Module], inputs: Tensor,
 
 def _relative(mine: Tensor, theirs: Tensor) -> float:
     return float((mine - theirs).float().norm() / theirs.float().norm())
-
-
-def _device_of(view: TargetView, mixer: nn.Module) -> torch.device:
-    """Where the mixer computes; offloaded weights (on no device) are brought by its own forward."""
-    devices = {parameter.device for parameter in mixer.parameters()} - {torch.device("meta")}
-    return next(iter(devices), view.model.device)
