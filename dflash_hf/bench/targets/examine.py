@@ -16,13 +16,14 @@ from dflash_hf.bench.targets.tiny import SPREADS, build, prompt, spread_weights
 from dflash_hf.errors import DFlashError
 from dflash_hf.generation.attach import generate
 from dflash_hf.generation.record import last_trace
+from dflash_hf.trace import Trace
 
 __all__ = ["NEW", "examine"]
 
 NEW = 28  # tokens: past windows of 8 and several blocks of 8
 _VARIED = 6  # different tokens among them, or drafts are right by chance
 _CLOSE = 1e-3  # of scores, absolute and relative: float32 sums in another order
-_LONGEST = 200  # characters of a reason
+_LONGEST = 400  # characters of a reason
 
 
 def examine(architecture: Architecture, on_drafting: Callable[[], None] = lambda: None) -> Row:
@@ -48,7 +49,7 @@ def examine(architecture: Architecture, on_drafting: Callable[[], None] = lambda
     if (reason := _refusal(model)) is not None:
         return Row(**names, outcome=REFUSED, why=reason, cache=cache)
     outcome, why = _judge(model, plain)
-    return Row(**names, outcome=outcome, why=why, cache=cache, state=last_trace().state)
+    return Row(**names, outcome=outcome, why=why, cache=cache, state=_trace().state)
 
 
 def _call() -> dict[str, Any]:
@@ -61,7 +62,7 @@ def _varied_text(model: PreTrainedModel) -> Any:
         spread_weights(model, spread)
         plain = type(model).generate(model, prompt(), **_call())
         new = plain.sequences[0, prompt().shape[1] :]
-        if len(new) == NEW and len(set(new.tolist())) >= _VARIED and not torch.stack(plain.scores).isnan().any():
+        if len(new) == NEW and len(set(new.tolist())) >= _VARIED and not bool(torch.stack(plain.scores).isnan().any()):
             return plain
     raise RuntimeError("the small model repeats itself, ends early or gives no numbers, whatever its weights")
 
@@ -86,7 +87,7 @@ def _judge(model: PreTrainedModel, plain: Any) -> tuple[str, str]:
             return FAILED, f"{name}: {_said(error)}"
         if (difference := _difference(drafted, plain)) is not None:
             return DIFFERS, f"{name}: {difference}"
-        accepted = sum(record.accepted for record in last_trace().rounds)
+        accepted = sum(record.accepted for record in _trace().rounds)
         if name == "all accepted" and accepted < NEW // 2:
             return FAILED, f"only {accepted} of {NEW} tokens were drafted, so that nothing is shown"
     return EXACT, ""
@@ -95,6 +96,12 @@ def _judge(model: PreTrainedModel, plain: Any) -> tuple[str, str]:
 def _drafted(model: PreTrainedModel, script: list[int], spoil: Callable[[int], bool], **options: Any) -> Any:
     drafter = scripted_drafter(model, script, spoil)
     return generate(model, prompt(), assistant=drafter, **(_call() | options))
+
+
+def _trace() -> Trace:
+    trace = last_trace()
+    assert trace is not None, "a drafted call leaves a trace"
+    return trace
 
 
 def _difference(drafted: Any, plain: Any) -> str | None:

@@ -54,9 +54,9 @@ def _line(row: Row) -> str:
 
 
 def _shortly(row: Row) -> str:
-    """A refusal without the name that stands in its row, and without the advice after it."""
+    """A refusal without the name that stands in its row, without particulars in brackets and the advice after it."""
     why = row.why.replace(f"{row.model_class} ({row.model_class}) ", "").replace(f"{row.model_class} with ", "with ")
-    return re.split(r"[;.] ", why)[0].removesuffix(".") if row.outcome == REFUSED else why
+    return re.sub(r" \([^)]*\)", "", re.split(r"[;.] ", why)[0]).removesuffix(".") if row.outcome == REFUSED else why
 
 
 def _cell(text: str) -> str:

@@ -71,5 +71,5 @@ def scripted_drafter(model: PreTrainedModel, script: Sequence[int], spoil: Calla
     drafter = ScriptedDrafter(config).float().eval()
     head = _ScriptedHead()
     head.script, head.spoil = list(script), spoil
-    drafter.head = head  # type: ignore[assignment]
+    drafter.head = head
     return drafter

@@ -32,7 +32,7 @@ def build(architecture: Architecture) -> PreTrainedModel:
     model_class: Any = getattr(transformers, architecture.model_class)
     config_class = getattr(model_class, "config_class", None) or CONFIG_MAPPING[architecture.model_type]
     torch.manual_seed(0)
-    model = model_class._from_config(tiny_config(config_class, special_of(architecture.model_type))).eval().float()
+    model = model_class._from_config(tiny_config(config_class, special_of(config_class.model_type))).eval().float()
     settings = model.generation_config
     settings.eos_token_id, settings.pad_token_id, settings.bos_token_id = None, 0, 1
     return model

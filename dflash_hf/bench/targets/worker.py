@@ -11,6 +11,7 @@ import json
 import sys
 import warnings
 from contextlib import redirect_stdout
+from functools import partial
 
 __all__ = ["main"]
 
@@ -32,7 +33,7 @@ def main(keys: list[str]) -> None:
     with redirect_stdout(sys.stderr):  # models that print must not be taken for rows
         for key in keys:
             (architecture,) = chosen([key])
-            say(examine(architecture, lambda key=key: say({"drafting": key})).to_dict())
+            say(examine(architecture, partial(say, {"drafting": key})).to_dict())
             gc.collect()
 
 
