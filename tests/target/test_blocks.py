@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import PreTrainedConfig
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeTextConfig
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import UnsupportedTargetError
 from dflash_hf.generation.attach import generate
+from dflash_hf.target.blocks import reads_blocks_otherwise
 from dflash_hf.target.host import cache_key
 from tests.exact.test_targets_refused import no_forwards
-from tests.families import IDS, SIZES, VOCAB, WINDOW, Family
+from tests.families import IDS, MOE, SIZES, VOCAB, WINDOW, Family
 from tests.scripted import tiny_config
 from tests.tiny import build_target, prompt, tiny_target
 
@@ -20,6 +23,15 @@ PROPHETNET = Family(
     {"vocab_size": VOCAB, "hidden_size": 32, "num_decoder_layers": 2, "num_decoder_attention_heads": 4}
     | {"decoder_ffn_dim": 48, "max_position_embeddings": 64, **IDS},
 )
+
+
+def omni(window: int | None) -> PreTrainedConfig:
+    return Qwen3OmniMoeTextConfig(**SIZES | MOE | {"sliding_window": window})
+
+
+def test_qwen3_omni_is_refused_with_a_window_only():
+    assert "window of 8" in reads_blocks_otherwise(omni(8))
+    assert reads_blocks_otherwise(omni(None)) is None
 
 
 @pytest.mark.parametrize("family", [MOSHI, PROPHETNET], ids=lambda family: family.config_class)

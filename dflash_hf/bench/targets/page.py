@@ -14,8 +14,10 @@ _HEAD = """# Targets
 ## How to read this
 
 Every causal LM and every image-text model that transformers {version} loads, {total} architectures, each as a small
-random model in float32 on a CPU with windows of {window}: {counts}. Every one decodes {new} tokens of text greedily,
-plainly and with drafters whose proposals are all accepted, none, and spoiled at places.
+random model in float32 on a CPU with windows of {window}. Every one decodes {new} tokens of text greedily, plainly and
+with drafters whose proposals are all accepted, none, and spoiled at places.
+
+**{counts}.**
 
 *exact*: every token is the plain one, and every score within rounding. *refused*: `generate(assistant=...)` says why,
 before any work. *not built*: no small model of it could be made here, or transformers itself cannot decode the one that
@@ -56,7 +58,11 @@ def _line(row: Row) -> str:
 def _shortly(row: Row) -> str:
     """A refusal without the name that stands in its row, without particulars in brackets and the advice after it."""
     why = row.why.replace(f"{row.model_class} ({row.model_class}) ", "").replace(f"{row.model_class} with ", "with ")
-    return re.sub(r" \([^)]*\)", "", re.split(r"[;.] ", why)[0]).removesuffix(".") if row.outcome == REFUSED else why
+    return (
+        re.sub(r" \((?:[^()]|\(\))*\)", "", re.split(r"[;.] ", why)[0]).removesuffix(".")
+        if row.outcome == REFUSED
+        else why
+    )
 
 
 def _cell(text: str) -> str:

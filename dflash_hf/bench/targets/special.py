@@ -58,7 +58,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
     "paddleocr_vl": {"text_config": _M_ROPE},
     "qwen2_5_omni_thinker": {"vision_start_token_id": 97},
-    "qwen3_omni_moe_thinker": {"vision_start_token_id": 97},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 97, "text_config": {"sliding_window": None}},  # as published
     "qwen4_exp": {"text_config": _INDEXED | _HASHED},
     "qwen4_exp_text": _INDEXED | _HASHED,
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 32]},

@@ -75,7 +75,7 @@ def test_too_many_that_were_not_built_are_complained_of():
 
 def test_the_page_keeps_to_its_columns_and_shortens_refusals():
     odd = Row("odd", "OddForCausalLM", NOT_BUILT, "TypeError: int | None <x>")
-    why = "OddForCausalLM (OddForCausalLM) has recurrent layers, whose state cannot go back; call it plainly."
+    why = "OddForCausalLM (OddForCausalLM) has recurrent layers (those() of X), whose state cannot go back; call it."
     text = page([odd, replace(odd, outcome=REFUSED, why=why, cache="DynamicCache")], "5.24.0", window=8, new=40)
     assert text.splitlines()[-2:] == [
         r"| `odd` | `OddForCausalLM` | - | - | not built: TypeError: int \| None \<x\> |",
