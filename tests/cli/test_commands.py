@@ -129,8 +129,8 @@ def test_verify_fails_a_planted_token_with_exit_code_3(run, files, monkeypatch) 
 
     honest = module.drafted
 
-    def planted(pair, inputs, sampling):
-        answer = honest(pair, inputs, sampling)
+    def planted(pair, inputs, sampling, **more):
+        answer = honest(pair, inputs, sampling, **more)
         return Answer([*answer.tokens[:5], answer.tokens[5] + 1, *answer.tokens[6:]], answer.seconds, answer.trace)
 
     monkeypatch.setattr(module, "drafted", planted)
@@ -145,8 +145,8 @@ def test_verify_fails_a_text_that_ends_too_soon(run, files, monkeypatch) -> None
 
     honest = module.drafted
 
-    def cut(pair, inputs, sampling):
-        answer = honest(pair, inputs, sampling)
+    def cut(pair, inputs, sampling, **more):
+        answer = honest(pair, inputs, sampling, **more)
         return Answer(answer.tokens[:-2], answer.seconds, answer.trace)
 
     monkeypatch.setattr(module, "drafted", cut)

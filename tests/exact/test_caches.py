@@ -96,6 +96,7 @@ def test_a_users_static_cache_over_turns(llama):
     assert_equal_outputs(llama.generate(more, assistant=drafter, **options(**{key: caches[1]})), plain)
 
 
+@pytest.mark.slow
 @needs_static_crop
 def test_a_static_cache_runs_through_the_hosts_compiled_call(llama):
     """On a device where the host compiles; here the eager backend stands for a compiler, told to take the CPU."""

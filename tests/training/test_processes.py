@@ -34,6 +34,7 @@ def entries(folder: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     """The loss curve, the evaluation and the weights, with documents of unlike length on either side."""
     done = launch(tmp_path / "two", 2, OPTIONS)
