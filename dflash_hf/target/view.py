@@ -194,10 +194,15 @@ def _asked(model: PreTrainedModel, method: str) -> Any:
 
 
 def _find_decoder(model: PreTrainedModel) -> tuple[Any, nn.ModuleList | None]:
-    """The decoder stack and its layers. Some models return themselves from ``get_decoder`` (Llama 4): look inside."""
+    """The decoder stack and its layers.
+
+    Some models return themselves from ``get_decoder`` (Llama 4): look inside. ModernBERT's decoder returns its head,
+    which is what it calls ``decoder``: look at its base model too.
+    """
     found = _asked(model, "get_decoder")
     candidates = [model if found is None else found]
     candidates += [getattr(candidates[0], inner, None) for inner in _INSIDE]
+    candidates.append(model.base_model)
     for candidate in candidates:
         for attribute in _LAYER_LISTS:
             layers = getattr(candidate, attribute, None)

@@ -8,6 +8,8 @@ from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGenera
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import CheckpointError, IncompatiblePairError, UnsupportedTargetError
 from dflash_hf.target.pairing import check_pair
+from dflash_hf.target.view import view_target
+from tests.families import SIZES, Family
 from tests.hybrids import DISCONTINUOUS
 from tests.scripted import tiny_config
 from tests.tiny import VOCAB, build_target, tiny_target
@@ -79,3 +81,9 @@ def test_flash_attention_is_refused_where_it_cannot_say_the_window():
                 check_pair(target, drafter)
         else:
             check_pair(target, drafter)
+
+
+def test_a_head_that_is_called_decoder_is_not_taken_for_the_stack():
+    config = {key: value for key, value in SIZES.items() if key not in ("num_key_value_heads", "head_dim")}
+    view = view_target(build_target(Family("ModernBertDecoderConfig", config | {"local_attention": 8})))
+    assert view.num_layers == 4 and view.head is not view.decoder
