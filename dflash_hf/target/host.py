@@ -118,10 +118,7 @@ def extend(model: PreTrainedModel, outputs: Any, kwargs: dict[str, Any], tokens:
     kwargs = copy.copy(kwargs)
     single = any(kwargs.get(name) is not None for name in ("token_type_ids", "cross_attention_mask"))
     for step in [1] * tokens if single else [tokens]:
-        # Mllama's own has no default for it; encoder-decoders are not drafted for.
-        kwargs = model._update_model_kwargs_for_generation(
-            outputs, kwargs, is_encoder_decoder=False, num_new_tokens=step
-        )
+        kwargs = model._update_model_kwargs_for_generation(outputs, kwargs, num_new_tokens=step)
     return kwargs
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import PreTrainedConfig
+from transformers.models.mllama.configuration_mllama import MllamaTextConfig
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeTextConfig
 
 from dflash_hf.drafter.model import DFlashDrafter
@@ -13,7 +14,7 @@ from dflash_hf.generation.attach import generate
 from dflash_hf.target.blocks import reads_blocks_otherwise
 from dflash_hf.target.host import cache_key
 from tests.exact.test_targets_refused import no_forwards
-from tests.families import IDS, MOE, SIZES, VOCAB, WINDOW, Family
+from tests.families import IDS, IMAGE_TEXT, MOE, SIZES, VOCAB, WINDOW, Family
 from tests.scripted import tiny_config
 from tests.tiny import build_target, prompt, tiny_target
 
@@ -34,7 +35,18 @@ def test_qwen3_omni_is_refused_with_a_window_only():
     assert reads_blocks_otherwise(omni(None)) is None
 
 
-@pytest.mark.parametrize("family", [MOSHI, PROPHETNET], ids=lambda family: family.config_class)
+PICTURES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_global_layers": 1, "image_size": 8}
+MLLAMA = Family(
+    "MllamaConfig",
+    {
+        "text_config": SIZES | {"cross_attention_layers": [1]},
+        "vision_config": PICTURES | {"attention_heads": 2, "patch_size": 4, "intermediate_layers_indices": [0]},
+    },
+    IMAGE_TEXT,
+)
+
+
+@pytest.mark.parametrize("family", [MOSHI, PROPHETNET, MLLAMA], ids=lambda family: family.config_class)
 def test_it_is_refused_before_any_work(family):
     model = build_target(family)
     drafter = DFlashDrafter(tiny_config(tiny_target(), target_layer_ids=[0]))
@@ -65,3 +77,7 @@ def test_prophetnet_still_reads_one_token_at_a_time():
     model = build_target(PROPHETNET)
     with pytest.raises(AssertionError, match="length 1"):
         logits_after(model, prompt(8), [4, 4])
+
+
+def test_mllama_without_cross_attention_is_not_refused():
+    assert reads_blocks_otherwise(MllamaTextConfig(**SIZES | {"cross_attention_layers": []})) is None
