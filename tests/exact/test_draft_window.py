@@ -74,7 +74,9 @@ def test_the_smaller_window_of_a_layer_stays_and_windows_change_drafts():
     assert seen[None, 9] != seen[None, None]
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3", "deepseek_v3"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma3", "deepseek_v3"))]
+)
 def test_turns_with_other_windows_give_plains_text_in_every_order(kind):
     model = tiny_target(kind)
     drafter = scripted(model, prompt(60, seed=4), PATTERNS["spoiled"], layer_windows=[6, None])

@@ -14,9 +14,10 @@ from dflash_hf.bench.targets.special import special_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["SPREADS", "build", "prompt", "spread_weights"]
+__all__ = ["NARROW", "SPREADS", "build", "prompt", "spread_weights"]
 
 SPREADS = (0.25, 0.5, 0.12, 0.05)  # of weights, tried in this order until the text varies
+NARROW = (0.12, 0.05, 0.25)  # where wide weights would magnify rounding: Zamba 2's shared layers feed themselves
 _WIDE = ("embed", "lm_head", "wte", "word_embeddings", "emb.weight")
 
 
