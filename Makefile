@@ -50,7 +50,8 @@ test-slow: install $(VENV)/.stamp-quantize target
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow and not gpu" $(PYTEST_ARGS)
 
 test-quantised: install $(VENV)/.stamp-quantize target
-	$(BIN)/python -m pytest -q -m "slow and not gpu" tests/exact/test_quantised.py tests/exact/test_torchao.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m "not gpu" tests/exact/test_quantised.py tests/exact/test_torchao.py \
+		tests/target/test_embedding.py tests/target/test_quantise.py $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST_VENV)/.stamp-oldest $(OLDEST_VENV)/.stamp-target
 	$(OLDEST_VENV)/bin/python -m pytest -q $(PARALLEL) $(PYTEST_ARGS)

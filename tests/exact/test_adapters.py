@@ -28,7 +28,7 @@ from tests.exact.same import assert_same, drafter_for
 from tests.scripted import tiny_config
 from tests.tiny import greedy, prompt, tiny_target
 
-peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+peft = pytest.importorskip("peft", reason="peft is not installed; runs with make test, which installs it")
 
 NEW = 20
 PACKED = DFlashOptions(pack_weights="always")

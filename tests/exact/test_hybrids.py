@@ -30,11 +30,11 @@ BLOCK = 8
 
 @cache
 def target(kind):
-    try:
-        model = tiny_target(kind)
-        check_pair(model, drafter_for(model, prompt(), "random"))
-    except UnsupportedTargetError as error:
-        pytest.skip(f"this release continues it wrongly, and it is refused ({error}); runs on 5.24 (make test)")
+    model = tiny_target(kind)
+    if kind == "olmo_hybrid" and not chunks_go_on():
+        with pytest.raises(UnsupportedTargetError, match="several tokens at once"):
+            check_pair(model, drafter_for(model, prompt(), "random"))
+        pytest.skip("this release continues it wrongly, and it is refused; runs on 5.24 (make test-slow)")
     return model
 
 

@@ -28,7 +28,7 @@ from tests.scripted import tiny_config
 from tests.tiny import greedy, prompt, tiny_target
 
 pytestmark = pytest.mark.slow  # bitsandbytes is 43 MB: `make test-slow` and `make test-quantised` install it
-pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install 'dflash-hf[quantize]'")
+pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; runs with make test-quantised")
 
 NEW = 20
 NF4: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}

@@ -36,7 +36,9 @@ def quantised(config, seed: int = 0):
 @pytest.mark.parametrize("pattern", ["all", "spoiled"])
 @pytest.mark.parametrize("bits", ["int8", "int8_dynamic"])
 def test_torchao_target_drafts_its_own_text(bits, pattern):
-    torchao = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    torchao = pytest.importorskip(
+        "torchao.quantization", reason="torchao is not installed; runs after pip install torchao"
+    )
     kind = torchao.Int8WeightOnlyConfig if bits == "int8" else torchao.Int8DynamicActivationInt8WeightConfig
     model = quantised(kind())
     assert is_quantised(model) and unreadable(model.lm_head.weight)

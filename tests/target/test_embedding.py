@@ -94,7 +94,9 @@ def test_a_target_that_cannot_give_raw_rows_has_no_such_reading() -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_bitsandbytes_embeddings_give_rows(bits: int) -> None:
-    library: Any = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed (extra: quantize)")
+    library: Any = pytest.importorskip(
+        "bitsandbytes", reason="bitsandbytes is not installed; runs with make test-quantised"
+    )
     plain = nn.Embedding(96, 64)
     packed = (library.nn.Embedding8bit if bits == 8 else library.nn.Embedding4bit)(96, 64)
     packed.load_state_dict(plain.state_dict())

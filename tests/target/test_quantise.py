@@ -30,7 +30,7 @@ def test_missing_bitsandbytes_is_one_sentence_with_the_way_out(name, monkeypatch
 
 
 def test_4_bit_layers_multiply_in_the_dtype_that_was_asked_for():
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install 'dflash-hf[quantize]'")
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed; runs with make test-quantised")
     config = quantization_config("bnb-4bit", torch.bfloat16)
     assert config.load_in_4bit and config.bnb_4bit_quant_type == "nf4"
     assert config.bnb_4bit_compute_dtype == torch.bfloat16

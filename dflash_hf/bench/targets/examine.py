@@ -12,7 +12,7 @@ from dflash_hf.bench.judge import first_difference
 from dflash_hf.bench.targets.names import Architecture
 from dflash_hf.bench.targets.rows import DIFFERS, EXACT, FAILED, NOT_BUILT, REFUSED, Row
 from dflash_hf.bench.targets.scripted import PATTERNS, scripted_drafter
-from dflash_hf.bench.targets.tiny import NARROW, SPREADS, build, prompt, spread_weights
+from dflash_hf.bench.targets.tiny import build, prompt, spread_weights, spreads_of
 from dflash_hf.errors import DFlashError
 from dflash_hf.generation.attach import generate
 from dflash_hf.generation.record import last_trace
@@ -58,7 +58,7 @@ def _call() -> dict[str, Any]:
 
 def _varied_text(model: PreTrainedModel) -> Any:
     """What plain ``generate`` gives, with the first spread of weights under which its text varies."""
-    for spread in NARROW if model.config.model_type == "zamba2" else SPREADS:
+    for spread in spreads_of(model):
         spread_weights(model, spread)
         plain = type(model).generate(model, prompt(), **_call())
         new = plain.sequences[0, prompt().shape[1] :]

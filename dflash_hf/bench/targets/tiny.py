@@ -14,11 +14,16 @@ from dflash_hf.bench.targets.special import special_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["NARROW", "SPREADS", "build", "prompt", "spread_weights"]
+__all__ = ["build", "prompt", "spread_weights", "spreads_of"]
 
-SPREADS = (0.25, 0.5, 0.12, 0.05)  # of weights, tried in this order until the text varies
-NARROW = (0.12, 0.05, 0.25)  # where wide weights would magnify rounding: Zamba 2's shared layers feed themselves
+_SPREADS = (0.25, 0.5, 0.12, 0.05)  # of weights, tried in this order until the text varies
+_SPREADS_OF = {"zamba2": (0.12, 0.05)}  # its wide weights magnify rounding
 _WIDE = ("embed", "lm_head", "wte", "word_embeddings", "emb.weight")
+
+
+def spreads_of(model: PreTrainedModel) -> tuple[float, ...]:
+    """How far weights may spread, to be tried in this order until the text varies."""
+    return _SPREADS_OF.get(model.config.model_type, _SPREADS)
 
 
 def build(architecture: Architecture) -> PreTrainedModel:
