@@ -24,7 +24,8 @@ from tests.tiny import build_target, prompt, tiny_target
 
 NEW, START = 30, prompt().shape[1]
 SOON = ("falcon_h1", "qwen3_5")  # a layer of each kind; the others take two minutes more
-KINDS = [kind if kind in SOON else pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(HYBRIDS)]
+KINDS = [pytest.param(kind, marks=() if kind in SOON else pytest.mark.slow) for kind in sorted(HYBRIDS)]
+COUNTED = [row for row in KINDS if row.values != ("mamba2",)]  # the host cannot count the tokens of the other's cache
 BLOCK = 8
 
 
@@ -70,7 +71,7 @@ def test_a_rejection_at_every_place_of_the_block(kind):
         assert place - 1 in accepted, "the first block ends where it was spoiled"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mamba2"])  # whose chunks the host cannot count
+@pytest.mark.parametrize("kind", COUNTED)
 def test_a_padded_prompt_in_chunks_equals_plain(kind):
     if kind == "qwen3_5_vlm" and not chunks_go_on():
         pytest.skip("this release reads no chunks of it, plain or drafted; runs on 5.24 (make test)")
