@@ -14,7 +14,8 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 
 BIN = $(VENV)/bin
-PARALLEL = -n $(WORKERS) --dist loadfile
+# As the files are named: by default those of few and long tests come last, and one worker waits for the other.
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PROMPT
 
 .DEFAULT_GOAL := help

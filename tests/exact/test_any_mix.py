@@ -214,7 +214,7 @@ QUIET = pytest.mark.filterwarnings("ignore::UserWarning:transformers")
 
 
 @QUIET
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(**{**MIX, "kind": st.sampled_from(["llama", "mistral", "lfm2"])})
 def test_a_mix_of_options_gives_what_plain_gives(**drawn):
     Mix(**drawn).check()

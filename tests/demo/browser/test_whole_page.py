@@ -230,7 +230,7 @@ def test_a_bad_request_is_explained_in_the_page(visit: Callable[..., Visitor], p
 
 def test_two_visitors_have_their_own_runs(visit: Callable[..., Visitor], tmp_path: Path) -> None:
     first, second = visit(), visit(theme="dark", width=420)
-    first.ask("along the river a", tokens=120)
+    first.ask("along the river a", tokens=60)
     second.ask(PERFECT, tokens=16)
     second.wait_for("waiting")
     second.wait_for("done")
