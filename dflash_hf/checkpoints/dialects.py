@@ -149,8 +149,8 @@ def _dspark(seen: Evidence) -> str | None:
     shown = seen.tensor(_MARKOV)
     if seen.tensor(r"^layer_fusion_weights$") and not shown:
         return None  # DFly, which AngelSpec configures as a DSpark without a Markov head
-    if seen.config.get("model_type") == "dspark" or seen.tensor(r"^context_proj\."):
-        return "angelspec-dspark"  # same-position, although its architecture's name is SpecForge's next-position one
+    if seen.tensor(r"^context_(proj|norm)\."):
+        return "angelspec-dspark"  # same-position; SpecForge names its next-position drafters alike
     return "deepspec-dflash" if not shown and seen.key("markov_rank") == 0 else "dspark"
 
 

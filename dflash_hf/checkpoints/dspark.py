@@ -39,7 +39,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["head"] = read_markov(fields, names)
     body["first_slot"] = 0
     body |= read_own_parts(body, tensors, names, tables=(TABLE,))
-    return finish(fields, body, names)
+    return finish(fields, body, names, ("qwen3", "dspark"))  # SpecForge's class has a model_type of its own
 
 
 def _is_lfm_without_key(fields: Fields) -> bool:

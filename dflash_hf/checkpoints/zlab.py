@@ -52,12 +52,18 @@ def read_zlab_body(
     return body
 
 
-def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Reading:
-    """The keys that every file in z-lab's layout has, whoever wrote it, and the reading."""
+def finish(
+    fields: Fields, body: dict[str, Any], names: Mapping[str, str], model_types: tuple[str, ...] = ("qwen3",)
+) -> Reading:
+    """The keys that every file in z-lab's layout has, whoever wrote it, and the reading.
+
+    ``model_types``: what writers of this dialect call it; the files may name none.
+    """
     model_type = fields.top.get("model_type")
-    if model_type not in (None, "qwen3"):
+    if model_type not in (None, *model_types):
         raise UnsupportedCheckpointError(
-            f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is 'qwen3', whatever its target is"
+            f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is "
+            f"{' or '.join(map(repr, model_types))}, whatever its target is"
         )
     fields.choice("projector_type", ("dflash", "domino", "dspark"), None, drafter=True)
     refuse_other_slots(fields, body.get("first_slot", 1))

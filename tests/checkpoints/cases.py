@@ -63,6 +63,9 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "jetspec adapter": lambda: jetspec(adapter=True, causal_head=True),
         "jetspec adapter, not causal": lambda: jetspec(adapter=True, causal_head=False),
         "dspark specforge": lambda: dspark("vanilla"), "dspark specforge gated": lambda: dspark("gated"),
+        "dspark specforge, its own model_type": lambda: dspark(
+            "vanilla", model_type="dspark", architectures=["DSparkDraftModel"]
+        ),
         "dspark specforge rnn": lambda: dspark("rnn", **half), "dspark modelopt": lambda: dspark("vanilla", **flat),
         "dspark modelopt gated": lambda: dspark("gated", **flat), "dspark modelopt rnn": lambda: dspark("rnn", **flat),
         "dspark logit_head": lambda: dspark("vanilla", f"{logit}markov_head.", f"{logit}confidence_head.proj."),

@@ -40,6 +40,12 @@ IMPOSTORS: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[str]]] = {
     "DSpark, flat tensors of Model-Optimizer": ("dspark", {}, {"projector_type": "dspark"}, ["markov_w1.weight"]),
     "DSpark by tensors alone": ("dspark", {}, {}, ["logit_head.markov_head.markov_w2.weight"]),
     "DSpark of SpecForge": ("dspark", {"architectures": ["DSparkDraftModel"]}, {}, ["markov_head.markov_w1.weight"]),
+    "DSpark of SpecForge, its own model_type": (
+        "dspark",
+        {"architectures": ["DSparkDraftModel"], "model_type": "dspark"},
+        {},
+        ["markov_head.markov_w1.weight"],
+    ),
     "DSpark of AngelSpec": (
         "angelspec-dspark",
         {"architectures": ["DSparkDraftModel"], "model_type": "dspark"},
