@@ -1,8 +1,12 @@
-"""Keys of ``dflash_config`` that somebody here reads or detection asks about. Others are reported, not ignored."""
+"""Keys of the nested blocks that somebody here reads or detection asks about. Others are reported, not ignored."""
 
 from __future__ import annotations
 
-__all__ = ["NESTED_KEYS"]
+__all__ = ["BLOCKS", "NESTED_KEYS"]
+
+# Where drafter keys are looked for, in this order, before the top level. The last two are SpecForge's newer places for
+# the keys of a head, beside the first.
+BLOCKS = ("dflash_config", "dspark_config", "domino_config")
 
 NESTED_KEYS = frozenset(
     {
