@@ -110,7 +110,9 @@ def _laguna(seen: Evidence) -> str | None:
 
 def _dflash2(seen: Evidence) -> str | None:
     shown = seen.tensor(r"^candidate_selector\.|\.(attention|mlp)_conv\.")
-    return "dflash2" if shown or seen.architecture("DFlash2") or (seen.key("selector_rank") or 0) > 0 else None
+    named = seen.architecture("DFlash2") or seen.key("projector_type") == "dflash2"
+    ranked = seen.key("selector_rank") not in (None, 0)  # what is no number, the reader refuses by name
+    return "dflash2" if shown or named or ranked else None
 
 
 _MARKOV = r"(^|\.)markov_w[12]\.|^markov_head\."

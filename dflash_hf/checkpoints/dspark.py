@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_hf.checkpoints.contradictions import refuse_unread_window
 from dflash_hf.checkpoints.described import from_descriptions
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
@@ -28,8 +27,7 @@ __all__ = ["read"]
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a DSpark checkpoint."""
     fields = Fields(config, "DSpark's writers")
-    refuse_unread_window(fields)
-    body = read_zlab_body(fields, lowest_tap=-1, interleaved=True)
+    body = read_zlab_body(fields, lowest_tap=-1, interleaved=True, swa=True)
     if _is_lfm_without_key(fields):
         fields.filled("rope_is_neox_style", False, "mlx-vlm's rule for LFM architectures")
         body["rope_interleaved"] = True

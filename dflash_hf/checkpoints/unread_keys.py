@@ -16,7 +16,7 @@ from dflash_hf.errors import UnsupportedCheckpointError
 __all__ = ["refuse_unread_keys"]
 
 _PLAIN_ATTENTION = ("gqa", "mha")  # SpecForge's names of what is built here
-_HEADS = {"dflash": "parallel", "domino": "gru", "dspark": "markov"}  # projector_type -> our head
+_HEADS = {"dflash": "parallel", "dflash2": "selector", "domino": "gru", "dspark": "markov"}  # projector -> head
 
 
 def _causal(value: Any, config: DFlashConfig) -> bool:

@@ -52,6 +52,7 @@ UNREAD: dict[str, tuple[str, dict[str, Any]]] = {
     "a shift in Muse's layout": ("muse", {"shift_label": True}),
     "a Markov rank without a head": ("zlab", {"markov_rank": 64}),
     "a projector in Muse's layout": ("muse", {"projector_type": "domino"}),
+    "a projector of another head in Muse's layout": ("muse", {"projector_type": "dflash2"}),
 }
 
 

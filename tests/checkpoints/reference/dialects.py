@@ -49,8 +49,15 @@ def _sliding(config: Config) -> list[bool]:
 
 
 def _zlab_rules(config: Config) -> Rules:
-    """is_causal decides for all layers; without it sliding layers are causal in the block, full ones are not."""
-    sliding = _sliding(config) or [False] * config["num_hidden_layers"]
+    """is_causal decides for all layers; without it sliding layers are causal in the block, full ones are not.
+
+    Model-Optimizer's use_swa: all layers windowed on the context only, not causal unless it says so.
+    """
+    layers = config["num_hidden_layers"]
+    if _nested(config, "use_swa"):
+        window = _nested(config, "swa_window_size") or config["sliding_window"]
+        return _rules(config, [window] * layers, [_nested(config, "causal", False)] * layers, "context")
+    sliding = _sliding(config) or [False] * layers
     said = _nested(config, "is_causal")
     causal = sliding if said is None else [said] * len(sliding)
     return _rules(config, [config["sliding_window"] if slides else None for slides in sliding], causal)
@@ -87,13 +94,8 @@ def dflash2(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
 
 
 def modelopt(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
-    """use_swa: all layers windowed on the context only, whatever layer_types says; full without it."""
-    fields = _zlab_fields(config, plain(tensors))
-    layers, nested = config["num_hidden_layers"], config["dflash_config"]
-    if nested.get("use_swa"):
-        windows = [nested["swa_window_size"]] * layers
-        fields["rules"] = _rules(config, windows, [nested["causal"]] * layers, "context")
-    return SlowDrafter(**fields)
+    """z-lab's, with windows in its own words."""
+    return SlowDrafter(**_zlab_fields(config, plain(tensors)))
 
 
 def muse(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
