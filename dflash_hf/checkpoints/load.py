@@ -18,7 +18,7 @@ from dflash_hf.checkpoints.card import read_base_model
 from dflash_hf.checkpoints.dequantise import plain_files
 from dflash_hf.checkpoints.files import CheckpointFiles, survey
 from dflash_hf.checkpoints.hub import Source, locate
-from dflash_hf.checkpoints.nested_keys import NESTED_KEYS
+from dflash_hf.checkpoints.nested_keys import BLOCKS, NESTED_KEYS
 from dflash_hf.checkpoints.origins import origins_of
 from dflash_hf.checkpoints.placement import resolve_device, resolve_dtype
 from dflash_hf.checkpoints.provenance import Provenance
@@ -148,9 +148,9 @@ def _provenance(
     if len(kinds) > 1:
         notes.append(f"weights are stored in {', '.join(sorted(kinds))}; all are loaded in one dtype")
     if odd := _unknown_keys(files.config):
-        notes.append(f"dflash_config keys not known to this version and not used: {', '.join(odd)}")
+        notes.append(f"nested keys not known to this version and not used: {', '.join(odd)}")
         warn(
-            f"{source.name}: dflash_config has {', '.join(odd)}, which this version of dflash_hf does not know; if the "
+            f"{source.name}: config.json has {', '.join(odd)}, which this version of dflash_hf does not know; if the "
             "drafter needs them it will draft poorly (the text stays the target's)"
         )
     return Provenance(
@@ -171,5 +171,6 @@ def _provenance(
 
 
 def _unknown_keys(config: Any) -> list[str]:
-    nested = config.get("dflash_config") or {}
-    return sorted(key for key, value in nested.items() if key not in NESTED_KEYS and value not in (None, False))
+    blocks = ((name, config.get(name) or {}) for name in BLOCKS)
+    given = ((f"{name}.{key}", key, value) for name, block in blocks for key, value in block.items())
+    return sorted(path for path, key, value in given if key not in NESTED_KEYS and value not in (None, False))

@@ -18,6 +18,7 @@ from tests.checkpoints.tiny_dialects import (
     W,
     angelslim_dflare,
     angelspec,
+    beside,
     conv_shapes,
     deepspec,
     dflash2,
@@ -43,6 +44,7 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
     free = {"sliding_window_non_causal": True}
     caps = {"output_multiplier": 0.5, "final_logit_softcapping": 4.0, "input_embedding_scale": 1.7}
     swa = {"use_swa": True, "swa_window_size": W}
+    kept = ("mask_token_id", "target_layer_ids", "projector_type")
     flat, logit = {"head": "", "sure": "confidence_proj."}, "logit_head."
     made = {
         "zlab": zlab, "zlab older": older_zlab, "zlab sliding": lambda: zlab(**half),
@@ -78,6 +80,8 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "dspark specforge, its own model_type": lambda: dspark(
             "vanilla", model_type="dspark", architectures=["DSparkDraftModel"]
         ),
+        "dspark specforge, dspark_config": lambda: beside(dspark("gated"), "dspark_config", kept),
+        "domino specforge, domino_config": lambda: beside(domino(True, 1), "domino_config", (*kept, "block_size")),
         "dspark specforge rnn": lambda: dspark("rnn", **half), "dspark modelopt": lambda: dspark("vanilla", **flat),
         "dspark modelopt gated": lambda: dspark("gated", **flat), "dspark modelopt rnn": lambda: dspark("rnn", **flat),
         "dspark logit_head": lambda: dspark("vanilla", f"{logit}markov_head.", f"{logit}confidence_head.proj."),

@@ -6,7 +6,7 @@ Made for the tiny targets of ``tests/tiny.py``: width 32, four layers, 96 ids.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -183,6 +183,16 @@ def dspark(
     keys |= {"shift_label": True} if head == "" else {"enable_confidence_head": True}
     config = zlab_config(keys | dict(nested or {}), **changes)
     return Checkpoint("dspark", "dspark", config, body(config) | random(markov_shapes(kind, VOCAB, head, sure)))
+
+
+def beside(made: Checkpoint, block: str, kept: tuple[str, ...]) -> Checkpoint:
+    """SpecForge's newer layout: the head's keys in a block of their own; ``kept`` stay in dflash_config."""
+    nested = made.config["dflash_config"]
+    blocks = {
+        "dflash_config": {key: value for key, value in nested.items() if key in kept},
+        block: {key: value for key, value in nested.items() if key not in kept},
+    }
+    return replace(made, config={**made.config, **blocks})
 
 
 def deepspec(kind: str | None, taps: tuple[int, ...] = (-1, 1), **changes: Any) -> Checkpoint:

@@ -24,9 +24,9 @@ def _part(weights: Weights, *prefixes: str) -> dict[str, Any]:
 
 
 def _nested(config: Config, key: str, default: Any = None) -> Any:
-    """Drafter keys: in dflash_config first, at the top level second."""
-    value = (config.get("dflash_config") or {}).get(key)
-    value = config.get(key) if value is None else value
+    """Drafter keys: in dflash_config first, in SpecForge's blocks second, at the top level last."""
+    blocks = [config.get(name) or {} for name in ("dflash_config", "dspark_config", "domino_config")]
+    value = next((block[key] for block in blocks if block.get(key) is not None), config.get(key))
     return default if value is None else value
 
 
@@ -124,7 +124,7 @@ def jetspec(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
 def domino(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
     """B - 1 drafts either way: from slots 0 to B - 2 with shift_label, from 1 to B - 1 without."""
     weights = plain({name.removeprefix("logit_head."): tensor for name, tensor in tensors.items()})
-    shifted, prefix = (config["dflash_config"][key] for key in ("shift_label", "pure_draft_prefix_len"))
+    shifted, prefix = (_nested(config, key) for key in ("shift_label", "pure_draft_prefix_len"))
     fields = _zlab_fields(config, weights)
     return SlowDrafter(**fields | {"walk": gru(weights, shifted, prefix), "first": 0 if shifted else 1})
 
