@@ -183,7 +183,8 @@ def _sinks(seen: Evidence) -> str | None:
 
 
 def _hybrid(seen: Evidence) -> str | None:
-    said = [seen.key("attention_mode"), *(seen.key("attention_modes") or [])]
+    each = seen.key("attention_modes")
+    said = [seen.key("attention_mode"), *(each if isinstance(each, list) else [each])]
     modes = {str(mode).lower() for mode in said} & {"mla", "kda"}
     return "attention-hybrid" if seen.tensor(r"\.(A_log$|kv_a_proj)") or modes else None
 

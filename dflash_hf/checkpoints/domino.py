@@ -20,7 +20,7 @@ from dflash_hf.errors import CheckpointError
 
 __all__ = ["read"]
 
-_HEAD = (("logit_head.", ""), ("prefix_gru.", "head.prefix_gru."), ("embed_proj.", "head.embed_proj."))
+_HEAD = (("prefix_gru.", "head.prefix_gru."), ("embed_proj.", "head.embed_proj."))
 _CORRECTION = "head.embed_proj.2.weight"
 
 

@@ -42,4 +42,6 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
 
 def _is_lfm_without_key(fields: Fields) -> bool:
     stated = any(fields.drafter(key) is not None for key in ("rope_is_neox_style", "is_neox_style"))
-    return not stated and any("lfm" in str(name).lower() for name in fields.top.get("architectures") or [])
+    named = fields.top.get("architectures")
+    listed = named if isinstance(named, list) else [named]
+    return not stated and any("lfm" in str(name).lower() for name in listed)

@@ -8,11 +8,11 @@ from typing import Any
 
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.nested_keys import BLOCKS
+from dflash_hf.checkpoints.reading import unwrapped
 from dflash_hf.checkpoints.recorded import Recorded
 
 __all__ = ["Evidence"]
 
-_WRAPPERS = re.compile(r"^(model\.|draft_model\.|logit_head\.)+")
 _PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
@@ -28,7 +28,7 @@ class Evidence:
         architectures = config.get("architectures")
         listed = architectures if isinstance(architectures, list) else [architectures]
         self.architectures = [name for name in listed if isinstance(name, str)]
-        self.names = {_WRAPPERS.sub("", name) for name in tensors}
+        self.names = {unwrapped(name) for name in tensors}
         # Integers besides the weights (d2t, counters) are no quantisation; integers named weight are.
         self.dtypes = {info.dtype for name, info in tensors.items() if name.endswith("weight")}
 

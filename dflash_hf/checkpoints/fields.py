@@ -1,7 +1,7 @@
 """Reads keys of a config.json strictly, and writes down every default that was filled in.
 
-A key is absent when it is missing or null. Drafter keys are looked up in ``dflash_config`` first, then in the blocks that
-SpecForge puts beside it (``nested_keys.BLOCKS``), at the top level last; body keys at the top level only.
+A key is absent when it is missing or null. Drafter keys are looked up in ``dflash_config`` first, then in the blocks
+that SpecForge puts beside it (``nested_keys.BLOCKS``), at the top level last; body keys at the top level only.
 """
 
 from __future__ import annotations

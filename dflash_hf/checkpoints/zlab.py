@@ -1,7 +1,7 @@
 """Reader of z-lab's DFlash v1 files, in all revisions seen: the layout most drafters on the Hub have.
 
 What changes at this border: nothing is shifted (their ids are 0-based layers, their window counts the query itself),
-keys move from ``dflash_config`` or the top level into one config, ``model.``/``draft_model.`` is stripped and
+keys move from ``dflash_config`` or the top level into one config, and
 ``midlayer.`` is layer 0. Source: z-lab/dflash at 44947fb and 1012959, ``dflash/model.py``.
 """
 
@@ -22,7 +22,7 @@ from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
 __all__ = ["RENAMES", "finish", "read", "read_block_embedding", "read_mask_token", "read_scales", "read_zlab_body"]
 
-RENAMES = (("draft_model.", ""), ("model.", ""), ("midlayer.", "layers.0."))
+RENAMES = (("midlayer.", "layers.0."),)
 _BLOCK_SIZE = 16
 
 
