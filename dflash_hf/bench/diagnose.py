@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dflash_hf.bench.alternatives import Alternative, alternatives
+from dflash_hf.bench.alternatives import Alternative, alternatives, windows_past
 from dflash_hf.bench.probe import ProbeText, accepted_at, evaluation_of
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.drafter.redescribed import redescribed
@@ -27,13 +27,14 @@ class Diagnosis:
     """What the probe saw. ``tried`` has, for each alternative, the tokens a round it would give, roughly.
 
     ``best`` is the one that drafts best, where it keeps more than the drafter as it is and not by chance alone;
-    ``best_tau`` its tokens a round.
+    ``best_tau`` its tokens a round. ``unseen`` are windows too long for this text to show whether they are right.
     """
 
     evaluation: Evaluation
     tried: tuple[tuple[Alternative, float], ...] = ()
     best: Alternative | None = None
     best_tau: float = 0.0
+    unseen: tuple[int, ...] = ()
 
     @property
     def near_one(self) -> bool:
@@ -52,15 +53,15 @@ class Diagnosis:
 
     def row(self) -> dict[str, Any]:
         """For ``--json``."""
-        tried = [{"change": each.words, "key": each.key, "tau": round(tau, 4)} for each, tau in self.tried]
+        tried = [{"change": each.words, "keys": each.keys, "tau": round(tau, 4)} for each, tau in self.tried]
         named = {"better": self._named(self.better), "hint": self._named(self.hint)}
-        return {**self.evaluation.row(), "near_one": self.near_one, "tried": tried, **named}
+        seen = {"near_one": self.near_one, "tried": tried, "windows_not_tested": list(self.unseen)}
+        return {**self.evaluation.row(), **seen, **named}
 
     def _named(self, reading: Alternative | None) -> dict[str, Any] | None:
         if reading is None:
             return None
-        value = getattr(reading.config, reading.field)
-        return {"change": reading.words, "key": reading.key, "value": value, "tau": round(self.best_tau, 4)}
+        return {"change": reading.words, "keys": reading.keys, "tau": round(self.best_tau, 4)}
 
 
 def diagnose(
@@ -75,8 +76,9 @@ def diagnose(
     own = evaluation_of(kept, config.num_draft_tokens)
     if own.tau >= near:
         return Diagnosis(own)
-    origins = getattr(drafter.provenance, "origins", None)
-    others = alternatives(config, text.view, origins)
+    positions = text.ids.shape[1]
+    others = alternatives(config, text.view, drafter.provenance, positions)
+    unseen = tuple(windows_past(config, positions))
     say(f"{own.tau:.2f} tokens a round: trying {len(others)} other readings of the files, in memory")
     tried = [(each, _rough(redescribed(drafter, each.config), text)) for each in others]
     if not tried:
@@ -84,8 +86,9 @@ def diagnose(
     best = max(tried, key=lambda each: each[1])[0]
     other = accepted_at(redescribed(drafter, best.config), text)
     if not _keeps_more(other, kept):
-        return Diagnosis(own, tuple(tried))
-    return Diagnosis(own, tuple(tried), best, evaluation_of(other, best.config.num_draft_tokens).tau)
+        return Diagnosis(own, tuple(tried), unseen=unseen)
+    tau = evaluation_of(other, best.config.num_draft_tokens).tau
+    return Diagnosis(own, tuple(tried), best, tau, unseen)
 
 
 def _keeps_more(other: Tensor, kept: Tensor) -> bool:

@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_hf.checkpoints.body import QWEN3_DEFAULTS, read_body, read_layer_types, read_taps, read_windows
+from dflash_hf.checkpoints.body import (
+    QWEN3_DEFAULTS,
+    agreed_taps,
+    read_body,
+    read_layer_types,
+    read_taps,
+    read_windows,
+)
 from dflash_hf.checkpoints.contradictions import (
     refuse_missing_variant,
     refuse_other_slots,
@@ -68,7 +75,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
 
 
 def _read_taps(fields: Fields, layers: int) -> dict[str, Any]:
-    ids = fields.integers("target_layer_ids")
+    ids = agreed_taps(fields, fields.integers("target_layer_ids"))
     depth = fields.integer("target_num_hidden_layers", None, drafter=True)
     stated = fields.integer("num_target_layers", None, drafter=True)
     if depth is None and (ids is None or stated is None or stated > max(ids, default=0)):
@@ -81,7 +88,7 @@ def _read_taps(fields: Fields, layers: int) -> dict[str, Any]:
         raise CheckpointError(
             f"config.json: num_target_layers is {stated}; here it counts taps, of which target_layer_ids has {len(ids)}"
         )
-    if depth is not None and max(ids) >= depth:
+    if depth is not None and max(ids, default=0) >= depth:
         raise CheckpointError(f"config.json: target_layer_ids {ids} for a target of {depth} layers")
     return {"target_layer_ids": ids, "num_target_layers": depth}
 

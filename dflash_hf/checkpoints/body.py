@@ -15,7 +15,7 @@ from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.rope import read_interleaved, read_rope
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["QWEN3_DEFAULTS", "read_body", "read_layer_types", "read_taps", "read_windows"]
+__all__ = ["QWEN3_DEFAULTS", "agreed_taps", "read_body", "read_layer_types", "read_taps", "read_windows"]
 
 # transformers' Qwen3Config: what a missing key means in a file written through it. Sizes that every writer states
 # are not here; without them the file is broken.
@@ -29,6 +29,7 @@ QWEN3_DEFAULTS: Mapping[str, Any] = {
 }
 _REQUIRED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_HOST_IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
 
 
 def read_body(
@@ -56,8 +57,17 @@ def read_body(
 
 
 def read_taps(fields: Fields, layers: int, ids: list[int] | None, *, derive: bool, lowest: int = 0) -> dict[str, Any]:
-    """Tapped layers and the target's depth. ``derive``: spread them as z-lab's code does when none are given."""
+    """Tapped layers and the target's depth.
+
+    Args:
+        fields: the config.
+        layers: of the drafter.
+        ids: ``target_layer_ids``; where there are none, :func:`agreed_taps` looks for the host's.
+        derive: spread them as z-lab's code does where none are given.
+        lowest: the lowest layer, -1 where the embedding's output is one.
+    """
     depth = fields.integer("num_target_layers", None, drafter=True)
+    ids = agreed_taps(fields, ids)
     if ids is None:
         if not derive or depth is None:
             raise CheckpointError(
@@ -74,7 +84,6 @@ def read_taps(fields: Fields, layers: int, ids: list[int] | None, *, derive: boo
             f"config.json: target_layer_ids {ids} has {deep}, but num_target_layers is {depth}, so layers are 0 to "
             f"{depth - 1}"
         )
-    _agree_with_host_indices(fields, ids)
     return {"target_layer_ids": ids, "num_target_layers": depth}
 
 
@@ -90,15 +99,30 @@ def spread_taps(depth: int, count: int) -> list[int]:
     return [round(first + index * (last - first) / (count - 1)) for index in range(count)]
 
 
-def _agree_with_host_indices(fields: Fields, ids: list[int]) -> None:
-    """Some writers add ids in ``hidden_states`` counting, one higher. Both or nothing: off by one still half works."""
-    for key in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids"):
+def agreed_taps(fields: Fields, ids: list[int] | None) -> list[int] | None:
+    """Tapped layers where some writers add, or state alone, ids in ``hidden_states`` counting, one higher.
+
+    Args:
+        fields: the config.
+        ids: ``target_layer_ids``, 0-based.
+
+    Raises:
+        CheckpointError: lists that disagree, or an id below the embedding's 0. Off by one would still half work.
+    """
+    for key in _HOST_IDS:
         host = fields.integers(key)
-        if host is not None and host != [index + 1 for index in ids]:
+        if host is None:
+            continue
+        if min(host, default=0) < 0:
+            raise CheckpointError(f"config.json: {key} {host}: 0 is the embedding, and the lowest")
+        lower = [index - 1 for index in host]
+        if ids is not None and lower != ids:
             raise CheckpointError(
                 f"config.json: {key} is {host}, which counts from 1, and does not match target_layer_ids {ids}, which "
                 "counts from 0"
             )
+        ids = lower
+    return ids
 
 
 def read_layer_types(fields: Fields, layers: int) -> list[bool]:

@@ -37,7 +37,7 @@ def refuse_unread_window(fields: Fields) -> None:
     """Model-Optimizer's way to say "windowed" stands in ``dflash_config`` while ``layer_types`` say "full"."""
     if fields.drafter("use_swa"):
         raise UnsupportedCheckpointError(
-            "config.json: dflash_config.use_swa windows all layers of Model-Optimizer's plain drafters; in this "
+            "config.json: dflash_config.use_swa windows all layers of Model-Optimizer's drafters; in this "
             "dialect nobody describes it, and without its window the drafter would be another one"
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_hf.checkpoints.contradictions import refuse_unread_window
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.own import read_own_parts
@@ -25,8 +24,7 @@ TABLES = ("head.predecessor_codebook.weight", "head.successor_codebook.weight")
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a DFlash 2 checkpoint."""
     fields = Fields(config, "z-lab's DFlash 2 class")
-    refuse_unread_window(fields)
-    body = read_zlab_body(fields)
+    body = read_zlab_body(fields, swa=True)
     names = with_weight(canonical_names(tensors, (*RENAMES, *SELECTOR)))
     body["convolution"], body["head"] = read_convolution(fields), read_selector(fields)
     body |= read_own_parts(body, tensors, names, tables=TABLES)

@@ -110,7 +110,9 @@ def _laguna(seen: Evidence) -> str | None:
 
 def _dflash2(seen: Evidence) -> str | None:
     shown = seen.tensor(r"^candidate_selector\.|\.(attention|mlp)_conv\.")
-    return "dflash2" if shown or seen.architecture("DFlash2") or (seen.key("selector_rank") or 0) > 0 else None
+    named = seen.architecture("DFlash2") or seen.key("projector_type") == "dflash2"
+    ranked = seen.key("selector_rank") not in (None, 0)  # what is no number, the reader refuses by name
+    return "dflash2" if shown or named or ranked else None
 
 
 _MARKOV = r"(^|\.)markov_w[12]\.|^markov_head\."
@@ -149,8 +151,8 @@ def _dspark(seen: Evidence) -> str | None:
     shown = seen.tensor(_MARKOV)
     if seen.tensor(r"^layer_fusion_weights$") and not shown:
         return None  # DFly, which AngelSpec configures as a DSpark without a Markov head
-    if seen.config.get("model_type") == "dspark" or seen.tensor(r"^context_proj\."):
-        return "angelspec-dspark"  # same-position, although its architecture's name is SpecForge's next-position one
+    if seen.tensor(r"^context_(proj|norm)\."):
+        return "angelspec-dspark"  # same-position; SpecForge names its next-position drafters alike
     return "deepspec-dflash" if not shown and seen.key("markov_rank") == 0 else "dspark"
 
 
@@ -181,7 +183,8 @@ def _sinks(seen: Evidence) -> str | None:
 
 
 def _hybrid(seen: Evidence) -> str | None:
-    said = [seen.key("attention_mode"), *(seen.key("attention_modes") or [])]
+    each = seen.key("attention_modes")
+    said = [seen.key("attention_mode"), *(each if isinstance(each, list) else [each])]
     modes = {str(mode).lower() for mode in said} & {"mla", "kda"}
     return "attention-hybrid" if seen.tensor(r"\.(A_log$|kv_a_proj)") or modes else None
 

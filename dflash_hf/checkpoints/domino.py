@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_hf.checkpoints.contradictions import refuse_unread_window
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.own import read_own_parts, rows_of
@@ -21,15 +20,14 @@ from dflash_hf.errors import CheckpointError
 
 __all__ = ["read"]
 
-_HEAD = (("logit_head.", ""), ("prefix_gru.", "head.prefix_gru."), ("embed_proj.", "head.embed_proj."))
+_HEAD = (("prefix_gru.", "head.prefix_gru."), ("embed_proj.", "head.embed_proj."))
 _CORRECTION = "head.embed_proj.2.weight"
 
 
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a Domino checkpoint."""
     fields = Fields(config, "Domino's writers")
-    refuse_unread_window(fields)
-    body = read_zlab_body(fields)
+    body = read_zlab_body(fields, swa=True)
     names = canonical_names(tensors, (*RENAMES, *_HEAD))
     shifted = _required(fields, "shift_label", fields.flag("shift_label", None, drafter=True))
     prefix = _required(

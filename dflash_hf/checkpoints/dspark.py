@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dflash_hf.checkpoints.contradictions import refuse_unread_window
 from dflash_hf.checkpoints.described import from_descriptions
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
@@ -28,8 +27,7 @@ __all__ = ["read"]
 def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     """Translate a DSpark checkpoint."""
     fields = Fields(config, "DSpark's writers")
-    refuse_unread_window(fields)
-    body = read_zlab_body(fields, lowest_tap=-1, interleaved=True)
+    body = read_zlab_body(fields, lowest_tap=-1, interleaved=True, swa=True)
     if _is_lfm_without_key(fields):
         fields.filled("rope_is_neox_style", False, "mlx-vlm's rule for LFM architectures")
         body["rope_interleaved"] = True
@@ -39,9 +37,11 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["head"] = read_markov(fields, names)
     body["first_slot"] = 0
     body |= read_own_parts(body, tensors, names, tables=(TABLE,))
-    return finish(fields, body, names)
+    return finish(fields, body, names, ("qwen3", "dspark"))  # SpecForge's class has a model_type of its own
 
 
 def _is_lfm_without_key(fields: Fields) -> bool:
     stated = any(fields.drafter(key) is not None for key in ("rope_is_neox_style", "is_neox_style"))
-    return not stated and any("lfm" in str(name).lower() for name in fields.top.get("architectures") or [])
+    named = fields.top.get("architectures")
+    listed = named if isinstance(named, list) else [named]
+    return not stated and any("lfm" in str(name).lower() for name in listed)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dflash_hf.checkpoints.files import TensorTable
+from dflash_hf.checkpoints.nested_keys import BLOCKS
+from dflash_hf.checkpoints.reading import unwrapped
 from dflash_hf.checkpoints.recorded import Recorded
 
 __all__ = ["Evidence"]
 
-_WRAPPERS = re.compile(r"^(model\.|draft_model\.|logit_head\.)+")
 _PLAIN_DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
@@ -21,17 +22,20 @@ class Evidence:
     def __init__(self, config: Mapping[str, Any], tensors: TensorTable) -> None:
         self.config = Recorded(config)
         self.shown: list[str] = []  # what answered yes since the last :meth:`forget`
-        nested = self.config.get("dflash_config")
-        self.nested: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
-        architectures = config.get("architectures") or []
-        self.architectures = [name for name in architectures if isinstance(name, str)]
-        self.names = {_WRAPPERS.sub("", name) for name in tensors}
+        blocks = {name: self.config.get(name) for name in BLOCKS}
+        self.blocks = {name: block for name, block in blocks.items() if isinstance(block, Mapping)}
+        self.nested: Mapping[str, Any] = self.blocks.get(BLOCKS[0], {})
+        architectures = config.get("architectures")
+        listed = architectures if isinstance(architectures, list) else [architectures]
+        self.architectures = [name for name in listed if isinstance(name, str)]
+        self.names = {unwrapped(name) for name in tensors}
         # Integers besides the weights (d2t, counters) are no quantisation; integers named weight are.
         self.dtypes = {info.dtype for name, info in tensors.items() if name.endswith("weight")}
 
     def key(self, name: str) -> Any:
         """A config value, nested first; None when absent."""
-        value = self.nested.get(name)
+        said = (block.get(name) for block in self.blocks.values())
+        value = next((value for value in said if value is not None), None)
         return self.config.get(name) if value is None else value
 
     def architecture(self, pattern: str) -> bool:

@@ -1,7 +1,7 @@
 """Reads keys of a config.json strictly, and writes down every default that was filled in.
 
-A key is absent when it is missing or null. Drafter keys are looked up in ``dflash_config`` first and at the top level
-second, as z-lab's newer code does; body keys at the top level only.
+A key is absent when it is missing or null. Drafter keys are looked up in ``dflash_config`` first, then in the blocks
+that SpecForge puts beside it (``nested_keys.BLOCKS``), at the top level last; body keys at the top level only.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_hf.checkpoints.nested_keys import BLOCKS
 from dflash_hf.errors import CheckpointError
 
 __all__ = ["Fields"]
@@ -25,19 +26,25 @@ class Fields:
     """
 
     def __init__(self, config: Mapping[str, Any], writer: str) -> None:
-        nested = config.get("dflash_config") or {}
-        if not isinstance(nested, Mapping):
-            raise CheckpointError(f"config.json: dflash_config is {nested!r}, a JSON object is needed")
         self.top = config
-        self.nested = nested
+        self.blocks = {name: _block(config, name) for name in BLOCKS}
+        self.nested = self.blocks[BLOCKS[0]]
         self.writer = writer
         self.defaults: list[str] = []
         self.notes: list[str] = []
 
     def drafter(self, key: str) -> Any:
-        """A drafter key, nested first; None when absent."""
-        value = self.nested.get(key)
-        return self.top.get(key) if value is None else value
+        """A drafter key, nested first; None when absent.
+
+        Raises:
+            CheckpointError: two blocks say different things.
+        """
+        said = {name: value for name, block in self.blocks.items() if (value := block.get(key)) is not None}
+        first = next(iter(said.values()), None)
+        if any(value != first for value in said.values()):
+            each = ", ".join(f"{name}.{key} is {value!r}" for name, value in said.items())
+            raise CheckpointError(f"config.json contradicts itself: {each}")
+        return self.top.get(key) if first is None else first
 
     def filled(self, key: str, value: Any, reason: str | None = None) -> Any:
         """Record that ``key`` was absent and ``value`` taken."""
@@ -97,3 +104,12 @@ class Fields:
                 "(the card or the training config says what it is)"
             )
         return self.filled(key, default)
+
+
+def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    block = config.get(name)
+    if block is None:
+        return {}
+    if not isinstance(block, Mapping):
+        raise CheckpointError(f"config.json: {name} is {block!r}, a JSON object is needed")
+    return block

@@ -74,7 +74,9 @@ def _refuse_unknown(fields: Fields) -> None:
             "config.json: experts or per-layer inputs in a Gemma 4 drafter; DeepSpec's class has neither"
         )
     types = fields.top.get("layer_types")
-    if types is not None and set(types) != {_FULL}:
+    if types is not None and not isinstance(types, list):
+        raise fields.wrong("layer_types", types, "a list")
+    if types is not None and {*map(str, types)} != {_FULL}:
         raise UnsupportedCheckpointError(
             f"config.json: layer_types {sorted(set(map(str, types)))} in a Gemma 4 drafter; DeepSpec builds full layers"
         )

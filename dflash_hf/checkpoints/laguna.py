@@ -76,7 +76,10 @@ def _with_one_rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     nested = any(isinstance(part, Mapping) for part in given.values())
     beside = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
     found: dict[str, dict[str, Any]] = {}
-    for kind in sorted(set(config.get("layer_types") or [_FULL])):
+    types = config.get("layer_types") or [_FULL]
+    if not isinstance(types, list):
+        raise CheckpointError(f"config.json: layer_types is {types!r}, a list is needed")
+    for kind in sorted({*map(str, types)}):
         own = (given.get(kind) or given.get(_FULL) or {}) if nested else given
         if kind == _SLIDING and config.get("swa_rope_parameters") is not None:
             own = config["swa_rope_parameters"]

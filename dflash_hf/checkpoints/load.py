@@ -16,16 +16,14 @@ from transformers import PreTrainedModel
 from dflash_hf.checkpoints.assemble import assemble, stored_dtype
 from dflash_hf.checkpoints.card import read_base_model
 from dflash_hf.checkpoints.dequantise import plain_files
-from dflash_hf.checkpoints.dialects import detect_with_evidence, reader
 from dflash_hf.checkpoints.files import CheckpointFiles, survey
 from dflash_hf.checkpoints.hub import Source, locate
-from dflash_hf.checkpoints.nested_keys import NESTED_KEYS
+from dflash_hf.checkpoints.nested_keys import BLOCKS, NESTED_KEYS
 from dflash_hf.checkpoints.origins import origins_of
 from dflash_hf.checkpoints.placement import resolve_device, resolve_dtype
 from dflash_hf.checkpoints.provenance import Provenance
 from dflash_hf.checkpoints.reading import Reading
-from dflash_hf.checkpoints.recorded import Recorded
-from dflash_hf.checkpoints.unread_keys import refuse_unread_keys
+from dflash_hf.checkpoints.translate import translate
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import CheckpointError, OptionsError, warn
 from dflash_hf.target.pairing import check_pair
@@ -118,16 +116,14 @@ def read_checkpoint(source: Source) -> tuple[CheckpointFiles, Detected, Reading]
     files = survey(source.folder)
     try:
         files = plain_files(files)
-        config = Recorded(files.config)
-        dialect, evidence = detect_with_evidence(files.config, files.tensors)
-        reading = reader(dialect)(config, files.tensors)
-        refuse_unread_keys(config, reading.config, dialect)
+        found = translate(files.config, files.tensors)
     except CheckpointError as error:
         raise type(error)(f"{source.name}: {error}") from error
-    origins = origins_of(reading, config, dialect)
+    reading = found.reading
+    origins = origins_of(reading, found.asked, found.dialect)
     if (named := read_base_model(source.folder)) is not None:
         reading.config.target_name, origins["target_name"] = named, "README.md: base_model"
-    return files, Detected(dialect, evidence, origins), reading
+    return files, Detected(found.dialect, found.evidence, origins), reading
 
 
 def _assembled(
@@ -152,9 +148,9 @@ def _provenance(
     if len(kinds) > 1:
         notes.append(f"weights are stored in {', '.join(sorted(kinds))}; all are loaded in one dtype")
     if odd := _unknown_keys(files.config):
-        notes.append(f"dflash_config keys not known to this version and not used: {', '.join(odd)}")
+        notes.append(f"nested keys not known to this version and not used: {', '.join(odd)}")
         warn(
-            f"{source.name}: dflash_config has {', '.join(odd)}, which this version of dflash_hf does not know; if the "
+            f"{source.name}: config.json has {', '.join(odd)}, which this version of dflash_hf does not know; if the "
             "drafter needs them it will draft poorly (the text stays the target's)"
         )
     return Provenance(
@@ -169,9 +165,12 @@ def _provenance(
         origins=found.origins,
         names={canonical: name for name, canonical in reading.names.items()}
         | {canonical: made.source for canonical, made in reading.made.items()},
+        config=files.config,
+        tensors=files.tensors,
     )
 
 
 def _unknown_keys(config: Any) -> list[str]:
-    nested = config.get("dflash_config") or {}
-    return sorted(key for key, value in nested.items() if key not in NESTED_KEYS and value not in (None, False))
+    blocks = ((name, config.get(name) or {}) for name in BLOCKS)
+    given = ((f"{name}.{key}", key, value) for name, block in blocks for key, value in block.items())
+    return sorted(path for path, key, value in given if key not in NESTED_KEYS and value not in (None, False))

@@ -13,7 +13,7 @@ __all__ = ["HEAD_NAMES", "TABLE", "read_markov"]
 
 TABLE = "head.markov_w1.weight"
 HEAD_NAMES = (
-    ("logit_head.", ""), ("markov_head.", "head."), ("confidence_head.proj.", "head.confidence_proj."),
+    ("markov_head.", "head."), ("confidence_head.proj.", "head.confidence_proj."),
     ("markov_w1.", "head.markov_w1."), ("markov_w2.", "head.markov_w2."), ("gate_proj.", "head.gate_proj."),
     ("joint_proj.", "head.joint_proj."), ("confidence_proj.", "head.confidence_proj."),
 )  # fmt: skip

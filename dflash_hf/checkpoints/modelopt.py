@@ -1,8 +1,6 @@
-"""Reader of NVIDIA Model-Optimizer's DFlash export: z-lab's layout with its own way to say "windowed".
+"""Reader of NVIDIA Model-Optimizer's plain DFlash export: z-lab's layout with its own way to say "windowed" (``swa``).
 
-``dflash_config.use_swa`` windows every layer while ``layer_types`` stays ``full_attention``, bidirectional unless
-``dflash_config.causal`` says otherwise. Its window lies on the context alone (key > query - W); inside the block
-nothing is cut. That is z-lab's rule as long as the block is no longer than the window.
+Its Domino, DSpark and DFlash 2 exports are read by those dialects' readers.
 Source: NVIDIA/Model-Optimizer at a2fbac7, ``modelopt/torch/export/plugins/hf_spec_export.py``.
 """
 
@@ -16,8 +14,9 @@ from dflash_hf.checkpoints.contradictions import said_causal
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.checkpoints.swa import read_swa
 from dflash_hf.checkpoints.zlab import RENAMES, finish
-from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
+from dflash_hf.errors import CheckpointError
 
 __all__ = ["read"]
 
@@ -28,36 +27,22 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body = read_body(fields, QWEN3_DEFAULTS)
     layers = body["num_hidden_layers"]
     body["block_size"] = fields.integer("block_size", minimum=2, drafter=True)
-    window = _read_window(fields, layers)
-    body["layer_windows"] = [window] * layers
-    if window is not None and window < body["block_size"]:
-        body["window_rule"] = "context"
-    body["layer_causal"] = [bool(said_causal(fields))] * layers
+    body |= _read_attention(fields, layers, body["block_size"])
     body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=False)
     _note_theta(fields, body)
     return finish(fields, body, canonical_names(tensors, RENAMES))
 
 
-def _read_window(fields: Fields, layers: int) -> int | None:
+def _read_attention(fields: Fields, layers: int, block_size: int) -> dict[str, Any]:
     sliding = read_layer_types(fields, layers)
-    if not fields.flag("use_swa", None, drafter=True):
-        if any(sliding):
-            raise CheckpointError(
-                "config.json: layer_types has sliding layers, but dflash_config.use_swa is not true; "
-                "Model-Optimizer windows all layers or none"
-            )
-        return None
-    if any(sliding) and not all(sliding):
-        raise UnsupportedCheckpointError(
-            "config.json: dflash_config.use_swa is true and only some layer_types are sliding; Model-Optimizer writes "
-            "no such file, and engines disagree on what it means"
-        )
-    window = fields.integer("swa_window_size", None, drafter=True) or fields.integer("sliding_window", None)
-    if window is None:
+    if (windowed := read_swa(fields, sliding, block_size)) is not None:
+        return windowed
+    if any(sliding):
         raise CheckpointError(
-            "config.json: dflash_config.use_swa is true, but swa_window_size and sliding_window are missing"
+            "config.json: layer_types has sliding layers, but dflash_config.use_swa is not true; "
+            "Model-Optimizer windows all layers or none"
         )
-    return window
+    return {"layer_windows": [None] * layers, "layer_causal": [bool(said_causal(fields))] * layers}
 
 
 def _note_theta(fields: Fields, body: Mapping[str, Any]) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_hf.checkpoints import zlab
 from dflash_hf.checkpoints.body import read_body, read_layer_types, read_taps, read_windows
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.reading import Reading, canonical_names
-from dflash_hf.checkpoints.zlab import read_block_embedding, read_mask_token
 from dflash_hf.config import DFlashConfig
 
 __all__ = ["RENAMES", "read"]
@@ -53,8 +53,8 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     ids = fields.integers("target_layer_ids")
     body |= read_taps(fields, layers, fields.filled("target_layer_ids", _TAPS) if ids is None else ids, derive=False)
     body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2)
-    body["mask_token_id"] = read_mask_token(fields, _MASK)
-    body["embedding"] = read_block_embedding(fields, "target_module")
+    body["mask_token_id"] = zlab.read_mask_token(fields, _MASK)
+    body["embedding"] = zlab.read_block_embedding(fields, "target_module")
     body["inherits_logit_scale"] = fields.flag("inherit_logit_scale", None) or False  # our own key
-    names = canonical_names(tensors, RENAMES)
+    names = canonical_names(tensors, (*zlab.RENAMES, *RENAMES))
     return Reading(DFlashConfig(**body), names, defaults=tuple(fields.defaults), notes=tuple(fields.notes))

@@ -1,8 +1,12 @@
-"""Keys of ``dflash_config`` that somebody here reads or detection asks about. Others are reported, not ignored."""
+"""Keys of the nested blocks that somebody here reads or detection asks about. Others are reported, not ignored."""
 
 from __future__ import annotations
 
-__all__ = ["NESTED_KEYS"]
+__all__ = ["BLOCKS", "NESTED_KEYS"]
+
+# Where drafter keys are looked for, in this order, before the top level. The last two are SpecForge's newer places for
+# the keys of a head, beside the first.
+BLOCKS = ("dflash_config", "dspark_config", "domino_config")
 
 NESTED_KEYS = frozenset(
     {
@@ -17,6 +21,8 @@ NESTED_KEYS = frozenset(
         "block_size",
         "causal",
         "causal_head",
+        "ce_loss_alpha",
+        "confidence_head_alpha",
         "confidence_head_with_markov",
         "conv_group_size",
         "conv_kernel_size",
@@ -33,6 +39,7 @@ NESTED_KEYS = frozenset(
         "input_embedding_scale",
         "is_causal",
         "is_neox_style",
+        "l1_loss_alpha",
         "loss_decay_gamma",
         "markov_head_type",
         "markov_pos_adaptive",

@@ -16,7 +16,7 @@ from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.own import read_own_parts
 from dflash_hf.checkpoints.reading import Reading, canonical_names
-from dflash_hf.checkpoints.reduced_head import LISTS, check_head, read_vocabulary, without_lists
+from dflash_hf.checkpoints.reduced_head import check_head, is_list, read_vocabulary, without_lists
 
 __all__ = ["read"]
 
@@ -28,7 +28,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     fields = Fields(config, "the writer of z-lab's layout")
     names = canonical_names(without_lists(tensors), zlab.RENAMES)
     own = {name: found for name, found in names.items() if found in _OWN}
-    rest = {name: info for name, info in tensors.items() if name not in own and name not in LISTS}
+    rest = {name: info for name, info in tensors.items() if name not in own and not is_list(name)}
     windowed = fields.nested.get("use_swa") is not None or fields.nested.get("swa_window_size") is not None
     plain = (modelopt if windowed else zlab).read(config, rest)
     body: dict[str, Any] = {"vocab_size": plain.config.vocab_size}

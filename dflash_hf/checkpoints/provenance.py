@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from dflash_hf.checkpoints.files import TensorTable
 
 __all__ = ["Provenance"]
 
@@ -23,6 +26,7 @@ class Provenance:
         evidence: what in the files says that they are of this dialect.
         origins: field of the config -> where its value is from: a key of the files, a default, tensors, the dialect.
         names: tensor in memory -> the one in the files.
+        config, tensors: config.json, and what the files' headers say of the tensors, as they were read.
     """
 
     source: str
@@ -35,3 +39,5 @@ class Provenance:
     evidence: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    tensors: TensorTable = field(default_factory=dict, repr=False)

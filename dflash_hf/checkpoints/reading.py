@@ -16,10 +16,11 @@ from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["Made", "Reader", "Reading", "canonical_names", "file_name", "is_surplus"]
+__all__ = ["Made", "Reader", "Reading", "canonical_names", "file_name", "is_surplus", "unwrapped"]
 
 # Tensors that may be left unread in any dialect: they are derived from the config.
 _SURPLUS = re.compile(r"(^|\.)rotary_emb\.(original_)?inv_freq$")
+_WRAPPED = re.compile(r"^(draft_model\.|model\.|logit_head\.)+")  # what writers put before a name; it says nothing
 # Where z-lab's names, which dialects translate into, are found in ``DFlashDrafter``.
 _IN_MEMORY = (("fc.", "fusion.fc."), ("hidden_norm.", "fusion.norm."))
 
@@ -61,20 +62,29 @@ class Reader(Protocol):
         """Raises CheckpointError for anything missing, contradictory or undefined."""
 
 
+def unwrapped(name: str) -> str:
+    """A tensor's name without what was put before it.
+
+    >>> unwrapped("draft_model.model.fc.weight")
+    'fc.weight'
+    """
+    return _WRAPPED.sub("", name)
+
+
 def is_surplus(name: str) -> bool:
     """Whether a tensor may be left unread."""
     return _SURPLUS.search(name) is not None
 
 
 def canonical_names(names: Iterable[str], renames: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """File names -> names in memory: each rename replaces a leading part, in order; surplus tensors are left out.
+    """File names, unwrapped -> names in memory: each rename replaces a leading part, in order. Surplus is left out.
 
     Args:
         names: of the tensors in the files.
         renames: from the dialect's names to z-lab's, or straight to those in memory.
 
-    >>> canonical_names(["model.fc.weight", "rotary_emb.inv_freq"], [("model.", "")])
-    {'model.fc.weight': 'fusion.fc.weight'}
+    >>> canonical_names(["model.fc.weight", "model.rotary_emb.inv_freq", "midlayer.a"], [("midlayer.", "layers.0.")])
+    {'model.fc.weight': 'fusion.fc.weight', 'midlayer.a': 'layers.0.a'}
     """
     mapped: dict[str, str] = {}
     renames = tuple(renames)
@@ -82,7 +92,7 @@ def canonical_names(names: Iterable[str], renames: Iterable[tuple[str, str]]) ->
     for name in names:
         if is_surplus(name):
             continue
-        canonical = name
+        canonical = unwrapped(name)
         for seen, wanted in (*renames, *_IN_MEMORY):
             if canonical.startswith(seen):
                 canonical = wanted + canonical.removeprefix(seen)

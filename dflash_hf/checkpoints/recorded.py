@@ -20,7 +20,7 @@ class Recorded(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], path: str = "", hits: dict[str, Any] | None = None) -> None:
         self.hits: dict[str, Any] = {} if hits is None else hits
-        self._path = path
+        self.path = path
         inner = {
             key: Recorded(value, f"{path}{key}.", self.hits) if isinstance(value, Mapping) else value
             for key, value in values.items()
@@ -33,11 +33,11 @@ class Recorded(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
         if value is not None and not isinstance(value, Recorded):
-            self.hits[f"{self._path}{key}"] = value
+            self.hits[f"{self.path}{key}"] = value
         return value
 
 
 def overlaid(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """``config`` with other values for some keys; what is asked of it counts as asked of ``config``."""
     values = {**dict(config.items()), **changes}
-    return Recorded(values, hits=config.hits) if isinstance(config, Recorded) else values
+    return Recorded(values, config.path, config.hits) if isinstance(config, Recorded) else values

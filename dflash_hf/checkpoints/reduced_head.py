@@ -15,22 +15,28 @@ from torch import Tensor
 
 from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
-from dflash_hf.checkpoints.reading import Made
+from dflash_hf.checkpoints.reading import Made, unwrapped
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["LISTS", "check_head", "read_vocabulary", "without_lists"]
+__all__ = ["check_head", "is_list", "read_vocabulary", "without_lists"]
 
-_D2T, _T2D = LISTS = ("d2t", "t2d")
+_D2T, _T2D = "d2t", "t2d"
+
+
+def is_list(name: str) -> bool:
+    """Whether a tensor of the files lists ids instead of being a weight."""
+    return unwrapped(name) in (_D2T, _T2D)
 
 
 def without_lists(tensors: TensorTable) -> list[str]:
     """Names of the tensors that are weights, in the files' order."""
-    return [name for name in tensors if name not in LISTS]
+    return [name for name in tensors if not is_list(name)]
 
 
 def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) -> None:
     """Refuse a head whose rows nobody can name. ``body`` holds ``draft_vocab_size`` (rows found) and ``vocab_size``."""
     rows, stated = body.get("draft_vocab_size"), fields.integer("draft_vocab_size", None)
+    offsets, marks = (_named(tensors, name) for name in (_D2T, _T2D))
     if rows is not None and stated is not None and rows != stated:
         raise CheckpointError(f"config.json: draft_vocab_size is {stated}, but lm_head.weight has {rows} rows")
     if rows is None and stated is not None and body["vocab_size"] not in (None, stated):
@@ -38,13 +44,13 @@ def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) ->
             f"config.json: draft_vocab_size is {stated} of {body['vocab_size']} ids, but no lm_head.weight is there, "
             "and the target's head has them all"
         )
-    if _T2D in tensors and _D2T not in tensors:
+    if marks is not None and offsets is None:
         raise CheckpointError("the files have t2d, which marks ids of a reduced head, but no d2t to say its rows' ids")
-    if _D2T in tensors and rows is None:
+    if offsets is not None and rows is None:
         raise CheckpointError("the files have d2t, which lists the ids of a head's rows, but no lm_head.weight")
-    if _D2T in tensors and tensors[_D2T].shape != (rows,):
-        raise CheckpointError(f"d2t is {list(tensors[_D2T].shape)}, lm_head.weight has {rows} rows")
-    if rows is not None and _D2T not in tensors and body["vocab_size"] not in (None, rows):
+    if offsets is not None and tensors[offsets].shape != (rows,):
+        raise CheckpointError(f"d2t is {list(tensors[offsets].shape)}, lm_head.weight has {rows} rows")
+    if rows is not None and offsets is None and body["vocab_size"] not in (None, rows):
         raise CheckpointError(
             f"lm_head.weight has {rows} rows of {body['vocab_size']} ids, and there is no d2t to say which"
         )
@@ -52,7 +58,8 @@ def check_head(fields: Fields, body: Mapping[str, Any], tensors: TensorTable) ->
 
 def read_vocabulary(tensors: TensorTable, vocab_size: int | None) -> dict[str, Made]:
     """How ``vocabulary``, the ids of the head's rows, is made of ``d2t``; empty without one."""
-    if _D2T not in tensors:
+    source, beside = _named(tensors, _D2T), _named(tensors, _T2D)
+    if source is None:
         return {}
 
     def ids(offsets: Tensor, marks: Tensor | None = None) -> Tensor:
@@ -63,8 +70,13 @@ def read_vocabulary(tensors: TensorTable, vocab_size: int | None) -> dict[str, M
             _check_marks(found, marks)
         return found
 
-    beside = (_T2D,) if _T2D in tensors else ()
-    return {"vocabulary": Made(_D2T, tensors[_D2T].shape, ids, beside)}
+    more = () if beside is None else (beside,)
+    return {"vocabulary": Made(source, tensors[source].shape, ids, more)}
+
+
+def _named(tensors: TensorTable, wanted: str) -> str | None:
+    """What the files call this list."""
+    return next((name for name in tensors if unwrapped(name) == wanted), None)
 
 
 def _check_marks(ids: Tensor, marks: Tensor) -> None:

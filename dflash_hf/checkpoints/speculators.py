@@ -18,8 +18,10 @@ from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.markov_keys import HEAD_NAMES, TABLE, read_markov
 from dflash_hf.checkpoints.own import read_own_parts
-from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.checkpoints.reading import Reading, canonical_names, unwrapped
+from dflash_hf.checkpoints.recorded import overlaid
 from dflash_hf.checkpoints.reduced_head import check_head, read_vocabulary, without_lists
+from dflash_hf.checkpoints.zlab import RENAMES
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
@@ -54,9 +56,9 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     body["block_size"] = fields.integer("block_size", _BLOCK_SIZE, minimum=2)
     body["mask_token_id"] = fields.integer("mask_token_id", minimum=0)
     body["first_slot"] = 0 if fields.flag("sample_from_anchor", kind == "dspark") else 1
-    left = tuple(name for name in tensors if name.startswith(_COPIES))
+    left = tuple(name for name in tensors if unwrapped(name).startswith(_COPIES))
     listed = [name for name in without_lists(tensors) if name not in left]
-    names = with_weight(canonical_names(listed, (*HEAD_NAMES, *SELECTOR)))
+    names = with_weight(canonical_names(listed, (*RENAMES, *HEAD_NAMES, *SELECTOR)))
     body["embedding"], body["inherits_logit_scale"] = "target_rows", False
     body |= _read_head(fields, kind, names) | read_own_parts(body, tensors, names, tables=(TABLE, *TABLES))
     check_head(fields, body, tensors)
@@ -64,7 +66,7 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
     fields.notes.extend(layer.notes)
     made = read_vocabulary(tensors, body["vocab_size"])
     body["reduced_vocabulary"] = bool(made)
-    body["target_name"] = (config.get("speculators_config") or {}).get("verifier", {}).get("name_or_path")
+    body["target_name"] = _verifier_name(config)
     return Reading(DFlashConfig(**body), names, made, tuple(fields.defaults), tuple(fields.notes), left)
 
 
@@ -77,7 +79,29 @@ def _layer_fields(config: Mapping[str, Any]) -> Fields:
             f"config.json: the drafter's layers are {model_type!r}; this version builds 'qwen3' layers. vLLM runs "
             "others."
         )
-    return Fields(layer, "the config class of transformer_layer_config")
+    return Fields(_with_trained_rope(layer), "the config class of transformer_layer_config")
+
+
+def _with_trained_rope(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Positions given per kind of layer: training took the sliding layers' for all of them, whatever they are."""
+    rope = layer.get("rope_parameters")
+    trained = rope.get("sliding_attention") if isinstance(rope, Mapping) else None
+    return layer if trained is None else overlaid(layer, {"rope_parameters": trained})
+
+
+def _verifier_name(config: Mapping[str, Any]) -> str | None:
+    """Of the target, where the files say it."""
+    inside: Any = config
+    for key in ("speculators_config", "verifier"):
+        inside = inside.get(key)
+        if inside is None:
+            return None
+        if not isinstance(inside, Mapping):
+            raise CheckpointError(f"config.json: {key} is {inside!r}, a JSON object is needed")
+    name = inside.get("name_or_path")
+    if name is not None and not isinstance(name, str):
+        raise CheckpointError(f"config.json: the verifier's name_or_path is {name!r}, a string is needed")
+    return name
 
 
 def _read_taps(fields: Fields) -> dict[str, Any]:
@@ -87,7 +111,7 @@ def _read_taps(fields: Fields) -> dict[str, Any]:
             "config.json has no aux_hidden_state_layer_ids; their default is [2, N // 2, N - 3] for a target of N "
             "layers, and the file does not say N: add them"
         )
-    if min(host) < 0:
+    if min(host, default=0) < 0:
         raise CheckpointError(f"config.json: aux_hidden_state_layer_ids {host}: 0 is the embedding, and the lowest")
     return {
         "target_layer_ids": [index - 1 for index in host],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dflash_hf.checkpoints.nested_keys import BLOCKS
 from dflash_hf.checkpoints.recorded import Recorded
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import UnsupportedCheckpointError
@@ -16,7 +17,7 @@ from dflash_hf.errors import UnsupportedCheckpointError
 __all__ = ["refuse_unread_keys"]
 
 _PLAIN_ATTENTION = ("gqa", "mha")  # SpecForge's names of what is built here
-_HEADS = {"dflash": "parallel", "domino": "gru", "dspark": "markov"}  # projector_type -> our head
+_HEADS = {"dflash": "parallel", "dflash2": "selector", "domino": "gru", "dspark": "markov"}  # projector -> head
 
 
 def _causal(value: Any, config: DFlashConfig) -> bool:
@@ -101,14 +102,15 @@ def refuse_unread_keys(config: Recorded, drafter: DFlashConfig, dialect: str) ->
 
 def _given(config: Recorded) -> dict[str, Any]:
     """Path -> value of the table's keys that are not null, without asking; nested ones stand before the top's."""
-    nested = next((value for key, value in config.items() if key == "dflash_config"), None)
+    blocks = {key: value for key, value in config.items() if key in BLOCKS}
     found: dict[str, Any] = {}
-    for prefix, values in (("", config), ("dflash_config.", nested)):
+    for prefix, values in (("", config), *((f"{name}.", block) for name, block in blocks.items())):
         if isinstance(values, Mapping):
             found |= {f"{prefix}{key}": value for key, value in values.items() if key in _SAYS_NOTHING_NEW}
-    return {path: value for path, value in found.items() if value is not None and not _covered(path, found)}
+    found = {path: value for path, value in found.items() if value is not None}
+    return {path: value for path, value in found.items() if not _covered(path, found)}
 
 
 def _covered(path: str, found: Mapping[str, Any]) -> bool:
-    """Whether a key at the top stands in ``dflash_config`` too, where it is looked for first."""
-    return "." not in path and found.get(f"dflash_config.{path}") is not None
+    """Whether a key at the top stands in a block too, where it is looked for first."""
+    return "." not in path and any(f"{name}.{path}" in found for name in BLOCKS)

@@ -1,7 +1,7 @@
 """Reader of z-lab's DFlash v1 files, in all revisions seen: the layout most drafters on the Hub have.
 
 What changes at this border: nothing is shifted (their ids are 0-based layers, their window counts the query itself),
-keys move from ``dflash_config`` or the top level into one config, ``model.``/``draft_model.`` is stripped and
+keys move from ``dflash_config`` or the top level into one config, and
 ``midlayer.`` is layer 0. Source: z-lab/dflash at 44947fb and 1012959, ``dflash/model.py``.
 """
 
@@ -16,12 +16,13 @@ from dflash_hf.checkpoints.fields import Fields
 from dflash_hf.checkpoints.files import TensorTable
 from dflash_hf.checkpoints.mask_embedding import MASK_EMBEDDING
 from dflash_hf.checkpoints.reading import Reading, canonical_names
+from dflash_hf.checkpoints.swa import read_swa
 from dflash_hf.config import DFlashConfig
 from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
 
 __all__ = ["RENAMES", "finish", "read", "read_block_embedding", "read_mask_token", "read_scales", "read_zlab_body"]
 
-RENAMES = (("draft_model.", ""), ("model.", ""), ("midlayer.", "layers.0."))
+RENAMES = (("midlayer.", "layers.0."),)
 _BLOCK_SIZE = 16
 
 
@@ -32,7 +33,12 @@ def read(config: Mapping[str, Any], tensors: TensorTable) -> Reading:
 
 
 def read_zlab_body(
-    fields: Fields, block_size: int = _BLOCK_SIZE, *, lowest_tap: int = 0, interleaved: bool = False
+    fields: Fields,
+    block_size: int = _BLOCK_SIZE,
+    *,
+    lowest_tap: int = 0,
+    interleaved: bool = False,
+    swa: bool = False,
 ) -> dict[str, Any]:
     """What everybody who writes z-lab's layout says in z-lab's way.
 
@@ -41,25 +47,35 @@ def read_zlab_body(
         block_size: where the file has none.
         lowest_tap: -1 where a writer counts the embedding's output as a tap.
         interleaved: drafters of this dialect may rotate pairs that stand side by side.
+        swa: Model-Optimizer exports drafters of this dialect, windowed in its own way.
     """
     body = read_body(fields, QWEN3_DEFAULTS, interleaved=interleaved)
     layers = body["num_hidden_layers"]
     sliding = read_layer_types(fields, layers)
-    body["layer_windows"] = read_windows(fields, sliding)
-    body["layer_causal"] = _read_causal(fields, sliding)
+    size = fields.integer("block_size", block_size, minimum=2, drafter=True)
+    body |= (read_swa(fields, sliding, size) if swa else None) or {
+        "layer_windows": read_windows(fields, sliding),
+        "layer_causal": _read_causal(fields, sliding),
+    }
     body |= read_taps(fields, layers, fields.integers("target_layer_ids"), derive=True, lowest=lowest_tap)
-    body["block_size"] = fields.integer("block_size", block_size, minimum=2, drafter=True)
+    body["block_size"] = size
     return body
 
 
-def finish(fields: Fields, body: dict[str, Any], names: Mapping[str, str]) -> Reading:
-    """The keys that every file in z-lab's layout has, whoever wrote it, and the reading."""
+def finish(
+    fields: Fields, body: dict[str, Any], names: Mapping[str, str], model_types: tuple[str, ...] = ("qwen3",)
+) -> Reading:
+    """The keys that every file in z-lab's layout has, whoever wrote it, and the reading.
+
+    ``model_types``: what writers of this dialect call it; the files may name none.
+    """
     model_type = fields.top.get("model_type")
-    if model_type not in (None, "qwen3"):
+    if model_type not in (None, *model_types):
         raise UnsupportedCheckpointError(
-            f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is 'qwen3', whatever its target is"
+            f"config.json: model_type is {model_type!r}; a drafter in z-lab's layout is "
+            f"{' or '.join(map(repr, model_types))}, whatever its target is"
         )
-    fields.choice("projector_type", ("dflash", "domino", "dspark"), None, drafter=True)
+    fields.choice("projector_type", ("dflash", "dflash2", "domino", "dspark"), None, drafter=True)
     refuse_other_slots(fields, body.get("first_slot", 1))
     body["mask_token_id"] = read_mask_token(fields)
     body["target_hidden_size"] = fields.integer("target_hidden_size", None, drafter=True)

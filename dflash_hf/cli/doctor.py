@@ -6,6 +6,7 @@ the drafter's files drafts clearly better. One that drafts a little better is a 
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from typing import Annotated, Any
@@ -134,17 +135,20 @@ def _show_probe(body: dict[str, Any]) -> None:
         return
     shares = " ".join(f"{share:.0%}" for share in probe["accepted_by_position"])
     typer.echo(f"probe: {probe['tau']:.2f} tokens a round over {probe['anchors']} tokens; kept by slot: {shares}")
-    better, hint = probe["better"], probe["hint"]
+    if probe["windows_not_tested"]:
+        windows = ", ".join(map(str, probe["windows_not_tested"]))
+        typer.echo(f"windows of {windows} are longer than this probe, so not tested (--tokens)")
+    better, hint, dialect = probe["better"], probe["hint"], body["drafter"]["dialect"]
     if hint is not None:
         typer.echo(
-            f"hint: with {hint['change']} ({hint['key']}) it would be {hint['tau']:.2f}, too little more in this "
-            "probe to call the files wrong. Ask with --thorough --tokens 512; if it stays, compare both with bench"
+            f"hint: with {hint['change']} it would be {hint['tau']:.2f}, too little more in this probe to call the "
+            "files wrong. Ask with --thorough --tokens 512; if it stays, compare both with bench. "
+            f"{_how(hint, dialect)}"
         )
     if better is not None:
         few = "near one token a round" if probe["near_one"] else f"{probe['tau']:.2f} tokens a round"
         typer.echo(
-            f"FAILED: {few}; with {better['change']} it would be {better['tau']:.2f}. "
-            f"Change {better['key']} in the drafter's config.json (to what means {better['value']})"
+            f"FAILED: {few}; with {better['change']} it would be {better['tau']:.2f}. {_how(better, dialect)}"
         )
     elif probe["near_one"]:
         typer.echo(
@@ -154,3 +158,14 @@ def _show_probe(body: dict[str, Any]) -> None:
         )
     else:
         typer.echo("ok")
+
+
+def _how(reading: dict[str, Any], dialect: str | None) -> str:
+    """What to set in config.json for that reading, or that these files cannot say it."""
+    if reading["keys"] is None:
+        return (
+            f"No key of this dialect ({dialect}) says so: the files are of another dialect, or what exported them is "
+            "wrong"
+        )
+    said = " and ".join(f"{path} to {json.dumps(value)}" for path, value in reading["keys"].items())
+    return f"To have it so, set {said} in the drafter's config.json"

@@ -13,7 +13,7 @@ import torch
 
 import dflash_hf
 from dflash_hf.bench import diagnose as diagnose_module
-from dflash_hf.bench.alternatives import alternatives
+from dflash_hf.bench.alternatives import alternatives, windows_past
 from dflash_hf.bench.diagnose import Diagnosis, diagnose
 from dflash_hf.bench.probe import ProbeText, accepted_at, evaluation_of, probe_text
 from dflash_hf.config import DFlashConfig
@@ -51,10 +51,11 @@ def trained(text: ProbeText, steps: int = 120, **changes: Any) -> DFlashDrafter:
     document = Document("own", text.ids[0], text.prompt_length)
     taps = text.taps(config.target_layer_ids, config.last_tap)[0, :-1].clone()
     pack = make_pack(
-        [document], [Features(taps, None)], [torch.tensor(list(text.anchors))], slots=BLOCK, mask_token_id=MASK
+        [document], [Features(taps, None)], [torch.tensor(list(text.anchors))], slots=BLOCK, mask_token_id=MASK,
+        first_slot=config.first_slot,
     )
     optimizer = torch.optim.Adam(drafter.parameters(), lr=4e-3)
-    first, count = config.first_slot, BLOCK - 1
+    first, count = config.first_slot, BLOCK - config.first_slot
     for _ in range(steps):
         hidden = draft_hidden(drafter, text.view, pack, form="dense")[:, first : first + count]
         logits = text.view.project(hidden)
@@ -109,6 +110,11 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # trained as,
     "taps one too high": ({}, {"target_layer_ids": [2, 3]}, "target_layer_ids"),
     "taps one too low": ({}, {"target_layer_ids": [0, 1]}, "target_layer_ids"),
     "causal flag": ({"layer_causal": [True] * 2}, {"layer_causal": [False] * 2}, "layer_causal"),
+    "causal on one of two kinds of layers": (
+        {"layer_windows": [16, None], "layer_causal": [True, True]},
+        {"layer_causal": [True, False]},
+        "layer_causal",
+    ),
     "window": ({}, {"layer_windows": [2, 2]}, "layer_windows"),
     "rope theta": (
         {},
@@ -116,7 +122,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # trained as,
         "rope_parameters",
     ),
     "next position read as same": (
-        {"first_slot": 0, "num_draft_tokens": BLOCK - 1},
+        {"first_slot": 0},
         {"first_slot": 1, "num_draft_tokens": BLOCK - 1},
         "first_slot",
     ),
@@ -126,13 +132,16 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # trained as,
 }
 
 
+COST_LITTLE = ("taps one too low", "causal flag", "causal on one of two kinds of layers")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     right, wrong, field = FAULTS[fault]
     good = learned(text, right)
     before = {name: tensor.clone() for name, tensor in good.state_dict().items()}
-    tau = evaluation_of(accepted_at(good, text), BLOCK - 1).tau
+    tau = evaluation_of(accepted_at(good, text), good.config.num_draft_tokens).tau
     config = deepcopy(good.config)
     for name, value in wrong.items():
         setattr(config, name, value)
@@ -143,7 +152,7 @@ def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     if found.evaluation.tau < tau / 1.3:  # a layer lower, or the mask, cost this small drafter less than that
         assert found.better is best and found.hint is None and found.best_tau == pytest.approx(tau)
     else:
-        assert found.better is None and found.hint in (best, None) and fault in ("taps one too low", "causal flag")
+        assert found.better is None and found.hint in (best, None) and fault in COST_LITTLE
     assert bad.config.to_dict() == config.to_dict()
     assert all(torch.equal(before[name], tensor) for name, tensor in bad.state_dict().items())
 
@@ -185,8 +194,52 @@ def test_a_drafter_that_knows_nothing_has_no_better_reading(text: ProbeText) -> 
     assert found.row()["better"] is None and found.row()["hint"] is None
 
 
-def test_the_key_named_is_the_files_own(text: ProbeText) -> None:
-    config = trained(text, steps=0).config
-    origins = {"target_layer_ids": "aux_hidden_state_layer_ids", "layer_causal": "what zlab means"}
-    keys = {each.field: each.key for each in alternatives(config, text.view, origins)}
-    assert keys["target_layer_ids"] == "aux_hidden_state_layer_ids" and keys["layer_causal"] == "is_causal"
+@pytest.mark.parametrize(
+    ("windows", "causal", "tried"),
+    [
+        ([None] * 3, [False] * 3, [[True] * 3]),
+        ([9, 9, None], [True, True, False], [[False] * 3, [True] * 3]),
+        ([9, 9, None], [False] * 3, [[True] * 3, [True, True, False]]),
+        ([9, 9, 9], [True] * 3, [[False] * 3]),
+    ],
+)
+def test_rules_of_causality_are_those_that_somebody_writes(
+    windows: list[int | None], causal: list[bool], tried: list[list[bool]], text: ProbeText
+) -> None:
+    """Each layer the other way round would be a drafter of nobody's."""
+    shape: dict[str, Any] = {"num_hidden_layers": 3, "layer_windows": windows, "layer_causal": causal}
+    found = alternatives(DFlashConfig(mask_token_id=MASK, **shape), text.view)
+    assert [each.config.layer_causal for each in found if each.field == "layer_causal"] == tried
+
+
+def test_windows_that_a_text_does_not_reach_are_not_tried(text: ProbeText) -> None:
+    config = DFlashConfig(mask_token_id=MASK, num_hidden_layers=2, layer_windows=[90, 200], block_size=8)
+    for positions, past in ((82, [90, 200]), (83, []), (None, [])):
+        assert windows_past(config, positions) == past
+        found = [each for each in alternatives(config, text.view, None, positions) if each.field == "layer_windows"]
+        assert bool(found) is not bool(past)
+    assert windows_past(DFlashConfig(), 10) == []
+
+
+def test_a_window_past_the_probe_changes_nothing_and_a_shorter_one_does(text: ProbeText) -> None:
+    """What the border between the two is: bit for bit."""
+    drafter, positions = learned(text, {}), text.ids.shape[1]
+    most = positions + BLOCK
+    for window, same in ((most, True), (positions // 2, False)):
+        config = deepcopy(drafter.config)
+        config.layer_windows = [window, window]
+        other = accepted_at(redescribed(drafter, config), text)
+        assert torch.equal(other, accepted_at(drafter, text)) is same
+        assert bool(windows_past(config, positions)) is same
+    found = diagnose(redescribed(drafter, _windowed(drafter.config, most)), text, near=float("inf"))
+    assert found.unseen == (most,) and found.row()["windows_not_tested"] == [most]
+
+
+def _windowed(config: DFlashConfig, window: int) -> DFlashConfig:
+    other = deepcopy(config)
+    other.layer_windows = [window, window]
+    return other
+
+
+def test_without_files_there_are_no_keys_to_set(text: ProbeText) -> None:
+    assert {each.keys is None for each in alternatives(trained(text, steps=0).config, text.view)} == {True}

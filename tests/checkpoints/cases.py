@@ -18,9 +18,11 @@ from tests.checkpoints.tiny_dialects import (
     W,
     angelslim_dflare,
     angelspec,
+    beside,
     conv_shapes,
     deepspec,
     dflash2,
+    dflash2_modelopt,
     domino,
     dspark,
     jetspec,
@@ -41,6 +43,8 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
     half, slide = {"layer_types": [SLIDING, FULL], **WINDOW}, {"layer_types": [SLIDING] * 2, **WINDOW}
     free = {"sliding_window_non_causal": True}
     caps = {"output_multiplier": 0.5, "final_logit_softcapping": 4.0, "input_embedding_scale": 1.7}
+    swa = {"use_swa": True, "swa_window_size": W}
+    kept = ("mask_token_id", "target_layer_ids", "projector_type")
     flat, logit = {"head": "", "sure": "confidence_proj."}, "logit_head."
     made = {
         "zlab": zlab, "zlab older": older_zlab, "zlab sliding": lambda: zlab(**half),
@@ -55,6 +59,16 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "modelopt": modelopt, "modelopt use_swa": lambda: modelopt(use_swa=True, swa_window_size=W, causal=False),
         "modelopt use_swa, block past the window": lambda: modelopt(use_swa=True, swa_window_size=2, causal=False),
         "modelopt use_swa, causal": lambda: modelopt(use_swa=True, swa_window_size=2, causal=True),
+        "domino modelopt use_swa": lambda: domino(True, 1, nested=swa | {"causal": False}),
+        "domino modelopt use_swa, causal": lambda: domino(
+            False, 0, nested=swa | {"swa_window_size": 2, "causal": True}
+        ),
+        "dspark modelopt use_swa": lambda: dspark("vanilla", **flat, nested=swa),
+        "dspark modelopt use_swa, block past the window": lambda: dspark(
+            "gated", **flat, nested=swa | {"swa_window_size": 2, "causal": True}
+        ),
+        "dflash2 modelopt use_swa": lambda: dflash2_modelopt(use_swa=True, swa_window_size=W, causal=False),
+        "dflash2 modelopt": lambda: dflash2_modelopt(causal=False),
         "muse": muse, "muse half sliding": lambda: muse(layers=(SLIDING, FULL)), "muse narrow": lambda: muse(window=2),
         "muse on gemma": lambda: muse("gemma2"),
         "muse on granite": lambda: muse("granite"), "muse on muse": lambda: muse("muse"),
@@ -63,6 +77,11 @@ def _made() -> dict[str, Callable[[], Checkpoint]]:
         "jetspec adapter": lambda: jetspec(adapter=True, causal_head=True),
         "jetspec adapter, not causal": lambda: jetspec(adapter=True, causal_head=False),
         "dspark specforge": lambda: dspark("vanilla"), "dspark specforge gated": lambda: dspark("gated"),
+        "dspark specforge, its own model_type": lambda: dspark(
+            "vanilla", model_type="dspark", architectures=["DSparkDraftModel"]
+        ),
+        "dspark specforge, dspark_config": lambda: beside(dspark("gated"), "dspark_config", kept),
+        "domino specforge, domino_config": lambda: beside(domino(True, 1), "domino_config", (*kept, "block_size")),
         "dspark specforge rnn": lambda: dspark("rnn", **half), "dspark modelopt": lambda: dspark("vanilla", **flat),
         "dspark modelopt gated": lambda: dspark("gated", **flat), "dspark modelopt rnn": lambda: dspark("rnn", **flat),
         "dspark logit_head": lambda: dspark("vanilla", f"{logit}markov_head.", f"{logit}confidence_head.proj."),

@@ -24,7 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"shift_label": True, "sample_from_anchor": False, **DOMINO},
         "sample_from_anchor is False",
     ),
-    "Domino with a window nobody describes": ("domino", {"shift_label": True, "use_swa": True, **DOMINO}, "use_swa"),
+    "JetSpec with a window nobody describes": ("jetspec", {"causal_head": True, "use_swa": True}, "use_swa"),
     "AngelSpec from the anchor": ("angel", {"sample_from_anchor": True}, "sample_from_anchor is True"),
     "DFlare by name alone": ("angel", {"model_arch": "dflare"}, "model_arch is 'dflare', but the files have no tensor"),
     "a gated sum by name alone": ("angel", {"fusion_type": "gated_sum"}, "fusion_type is 'gated_sum'"),

@@ -37,9 +37,16 @@ IMPOSTORS: dict[str, tuple[str, dict[str, Any], dict[str, Any], list[str]]] = {
     "DFlash 2 by tensors alone": ("dflash2", {}, {}, ["candidate_selector.predecessor_codebook"]),
     "DFlash 2 by convolutions alone": ("dflash2", {}, {}, ["layers.0.attention_conv.base_kernel"]),
     "DFlash 2 by config alone": ("dflash2", {}, {"selector_rank": 256}, []),
+    "DFlash 2 by its projector": ("dflash2", {}, {"projector_type": "dflash2"}, []),
     "DSpark, flat tensors of Model-Optimizer": ("dspark", {}, {"projector_type": "dspark"}, ["markov_w1.weight"]),
     "DSpark by tensors alone": ("dspark", {}, {}, ["logit_head.markov_head.markov_w2.weight"]),
     "DSpark of SpecForge": ("dspark", {"architectures": ["DSparkDraftModel"]}, {}, ["markov_head.markov_w1.weight"]),
+    "DSpark of SpecForge, its own model_type": (
+        "dspark",
+        {"architectures": ["DSparkDraftModel"], "model_type": "dspark"},
+        {},
+        ["markov_head.markov_w1.weight"],
+    ),
     "DSpark of AngelSpec": (
         "angelspec-dspark",
         {"architectures": ["DSparkDraftModel"], "model_type": "dspark"},

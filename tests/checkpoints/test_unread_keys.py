@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from dflash_hf.checkpoints.load import load_drafter
 from dflash_hf.drafter.model import DFlashDrafter
-from dflash_hf.errors import CheckpointError, UnsupportedCheckpointError
+from dflash_hf.errors import CheckpointError, DFlashWarning, UnsupportedCheckpointError
 from tests.checkpoints.cases import CASES
 from tests.checkpoints.described_files import laguna, mimo
 from tests.checkpoints.slow_target import load
@@ -52,6 +53,7 @@ UNREAD: dict[str, tuple[str, dict[str, Any]]] = {
     "a shift in Muse's layout": ("muse", {"shift_label": True}),
     "a Markov rank without a head": ("zlab", {"markov_rank": 64}),
     "a projector in Muse's layout": ("muse", {"projector_type": "domino"}),
+    "a projector of another head in Muse's layout": ("muse", {"projector_type": "dflash2"}),
 }
 
 
@@ -134,3 +136,35 @@ def test_speculators_copies_of_the_verifier_are_left_alone(tmp_path: Path) -> No
     copies = {"verifier_norm.weight": torch.zeros(2), "verifier_lm_head.weight": torch.zeros(2)}
     write_tiny(tmp_path, made.config, made.tensors | copies)
     assert load_drafter(tmp_path).config.reduced_vocabulary
+
+
+@pytest.mark.parametrize(("block", "case"), [("dspark_config", "dspark specforge"), ("domino_config", "zlab")])
+def test_blocks_beside_dflash_config_are_read_and_refused_alike(block: str, case: str, tmp_path: Path) -> None:
+    """SpecForge's newer layout; a value in it stands before the top level's, and must be that of dflash_config."""
+    made = CASES[case]()
+    config = {**made.config, "output_multiplier": 0.5, block: {"output_multiplier": 0.25}}
+    write_tiny(tmp_path / "read", config, made.tensors)
+    drafter = load_drafter(tmp_path / "read")
+    assert drafter.config.output_multiplier == 0.25
+    assert drafter.provenance.origins["output_multiplier"] == f"{block}.output_multiplier"
+    for name, inside, message in (
+        ("unread", {"attention_value_scale": 0.6}, f"{block}.attention_value_scale is 0.6"),
+        ("other", {"mask_token_id": 5}, f"contradicts itself: dflash_config.mask_token_id.*{block}.mask_token_id is 5"),
+        ("no object", [1], f"{block} is .1., a JSON object is needed"),
+    ):
+        write_tiny(tmp_path / name, {**made.config, block: inside}, made.tensors)
+        with pytest.raises(CheckpointError, match=message):
+            load_drafter(tmp_path / name)
+
+
+def test_keys_of_specforges_training_are_no_news(tmp_path: Path) -> None:
+    """They lie in every DSpark file of its, and nothing of drafting depends on them; an unknown one is reported."""
+    alphas = {"confidence_head_alpha": 1.0, "ce_loss_alpha": 0.1, "l1_loss_alpha": 0.9}
+    made = with_keys("dspark specforge", alphas | {"loss_decay_gamma": 4.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DFlashWarning)
+        load(made, tmp_path / "plain")
+    made = CASES["dspark specforge"]()
+    write_tiny(tmp_path / "odd", {**made.config, "dspark_config": {"whatever": 1}}, made.tensors)
+    with pytest.warns(DFlashWarning, match=r"dspark_config\.whatever"):
+        load_drafter(tmp_path / "odd")

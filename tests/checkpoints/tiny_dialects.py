@@ -6,7 +6,7 @@ Made for the tiny targets of ``tests/tiny.py``: width 32, four layers, 96 ids.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -125,6 +125,14 @@ def dflash2(target: str = "llama", **nested: Any) -> Checkpoint:
     return Checkpoint("dflash2", "dflash2", config, body(config) | random({**conv_shapes(), **SELECTOR}), target)
 
 
+def dflash2_modelopt(**nested: Any) -> Checkpoint:
+    """Its exporter: ``projector_type``, block_size in both places, layer_types full, is_causal at the top."""
+    keys = {"projector_type": "dflash2", **DFLASH2_KEYS, **nested}
+    top = {"block_size": BLOCK, "is_causal": False, "sliding_window": nested.get("swa_window_size")}
+    config = zlab_config(keys, architectures=["DFlash2DraftModel"], **top)
+    return Checkpoint("dflash2", "dflash2", config, body(config) | random({**conv_shapes(), **SELECTOR}))
+
+
 def modelopt(**nested: Any) -> Checkpoint:
     """Its exporter's template: layer_types stay full, sliding_window at the top."""
     plain = zlab_config(
@@ -153,10 +161,10 @@ def jetspec(adapter: bool = False, **nested: Any) -> Checkpoint:
     return Checkpoint("jetspec", "jetspec", config, body(config) | extra)
 
 
-def domino(shifted: bool, prefix: int, at: str = "") -> Checkpoint:
+def domino(shifted: bool, prefix: int, at: str = "", *, nested: Mapping[str, Any] | None = None) -> Checkpoint:
     """SpecForge's and Model-Optimizer's keys; ``at`` is the older prefix of the head's names."""
     keys = {"projector_type": "domino", "shift_label": shifted, "pure_draft_prefix_len": prefix}
-    config = zlab_config(keys | {"gru_hidden_dim": 10, "emb_dim": 7}, emb_dim=7)
+    config = zlab_config(keys | {"gru_hidden_dim": 10, "emb_dim": 7} | dict(nested or {}), emb_dim=7)
     shapes = {
         f"{at}prefix_gru.weight_ih_l0": (30, WIDTH),
         f"{at}prefix_gru.weight_hh_l0": (30, 10),
@@ -166,12 +174,25 @@ def domino(shifted: bool, prefix: int, at: str = "") -> Checkpoint:
     return Checkpoint("domino", "domino", config, body(config) | random(shapes))
 
 
-def dspark(kind: str, head: str = "markov_head.", sure: str = "confidence_head.proj.", **changes: Any) -> Checkpoint:
+def dspark(
+    kind: str, head: str = "markov_head.", sure: str = "confidence_head.proj.", *,
+    nested: Mapping[str, Any] | None = None, **changes: Any,
+) -> Checkpoint:  # fmt: skip
     """SpecForge (nested names), Model-Optimizer (flat names and ``shift_label``), or under logit_head."""
     keys = {"projector_type": "dspark", "markov_head_type": kind, **MARKOV}
     keys |= {"shift_label": True} if head == "" else {"enable_confidence_head": True}
-    config = zlab_config(keys, **changes)
+    config = zlab_config(keys | dict(nested or {}), **changes)
     return Checkpoint("dspark", "dspark", config, body(config) | random(markov_shapes(kind, VOCAB, head, sure)))
+
+
+def beside(made: Checkpoint, block: str, kept: tuple[str, ...]) -> Checkpoint:
+    """SpecForge's newer layout: the head's keys in a block of their own; ``kept`` stay in dflash_config."""
+    nested = made.config["dflash_config"]
+    blocks = {
+        "dflash_config": {key: value for key, value in nested.items() if key in kept},
+        block: {key: value for key, value in nested.items() if key not in kept},
+    }
+    return replace(made, config={**made.config, **blocks})
 
 
 def deepspec(kind: str | None, taps: tuple[int, ...] = (-1, 1), **changes: Any) -> Checkpoint:

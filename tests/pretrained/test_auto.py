@@ -92,3 +92,18 @@ def test_a_source_of_commands_says_it_too() -> None:
     source = PairSource("Qwen/Qwen3-4B", "auto", local_files_only=True).chosen(said.append)
     assert source.drafter == "z-lab/Qwen3-4B-DFlash-b16" and len(said) == 1
     assert PairSource(None, "auto").chosen().drafter is None
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "thinking"),
+    [
+        ("Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16", False),
+        ("Qwen/Qwen3-14B", "deepseek-ai/dspark_qwen3_14b_block7", False),
+        ("google/gemma-4-12B-it", "deepseek-ai/dspark_gemma4_12b_block7", False),
+        ("google/gemma-4-26B-A4B-it", "z-lab/gemma-4-26B-A4B-it-DFlash", None),
+        ("moonshotai/Kimi-K2.5", "z-lab/Kimi-K2.5-DFlash", None),
+    ],
+)
+def test_the_first_row_of_a_target_is_taken(target: str, drafter: str, thinking: bool | None) -> None:
+    choice = choose_drafter(target, local_files_only=True)
+    assert (choice.drafter, choice.thinking) == (drafter, thinking)

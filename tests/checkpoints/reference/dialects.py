@@ -24,9 +24,9 @@ def _part(weights: Weights, *prefixes: str) -> dict[str, Any]:
 
 
 def _nested(config: Config, key: str, default: Any = None) -> Any:
-    """Drafter keys: in dflash_config first, at the top level second."""
-    value = (config.get("dflash_config") or {}).get(key)
-    value = config.get(key) if value is None else value
+    """Drafter keys: in dflash_config first, in SpecForge's blocks second, at the top level last."""
+    blocks = [config.get(name) or {} for name in ("dflash_config", "dspark_config", "domino_config")]
+    value = next((block[key] for block in blocks if block.get(key) is not None), config.get(key))
     return default if value is None else value
 
 
@@ -49,8 +49,15 @@ def _sliding(config: Config) -> list[bool]:
 
 
 def _zlab_rules(config: Config) -> Rules:
-    """is_causal decides for all layers; without it sliding layers are causal in the block, full ones are not."""
-    sliding = _sliding(config) or [False] * config["num_hidden_layers"]
+    """is_causal decides for all layers; without it sliding layers are causal in the block, full ones are not.
+
+    Model-Optimizer's use_swa: all layers windowed on the context only, not causal unless it says so.
+    """
+    layers = config["num_hidden_layers"]
+    if _nested(config, "use_swa"):
+        window = _nested(config, "swa_window_size") or config["sliding_window"]
+        return _rules(config, [window] * layers, [_nested(config, "causal", False)] * layers, "context")
+    sliding = _sliding(config) or [False] * layers
     said = _nested(config, "is_causal")
     causal = sliding if said is None else [said] * len(sliding)
     return _rules(config, [config["sliding_window"] if slides else None for slides in sliding], causal)
@@ -87,13 +94,8 @@ def dflash2(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
 
 
 def modelopt(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
-    """use_swa: all layers windowed on the context only, whatever layer_types says; full without it."""
-    fields = _zlab_fields(config, plain(tensors))
-    layers, nested = config["num_hidden_layers"], config["dflash_config"]
-    if nested.get("use_swa"):
-        windows = [nested["swa_window_size"]] * layers
-        fields["rules"] = _rules(config, windows, [nested["causal"]] * layers, "context")
-    return SlowDrafter(**fields)
+    """z-lab's, with windows in its own words."""
+    return SlowDrafter(**_zlab_fields(config, plain(tensors)))
 
 
 def muse(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
@@ -122,7 +124,7 @@ def jetspec(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
 def domino(config: Config, tensors: Mapping[str, Tensor]) -> SlowDrafter:
     """B - 1 drafts either way: from slots 0 to B - 2 with shift_label, from 1 to B - 1 without."""
     weights = plain({name.removeprefix("logit_head."): tensor for name, tensor in tensors.items()})
-    shifted, prefix = (config["dflash_config"][key] for key in ("shift_label", "pure_draft_prefix_len"))
+    shifted, prefix = (_nested(config, key) for key in ("shift_label", "pure_draft_prefix_len"))
     fields = _zlab_fields(config, weights)
     return SlowDrafter(**fields | {"walk": gru(weights, shifted, prefix), "first": 0 if shifted else 1})
 
