@@ -18,7 +18,7 @@ from torch import Tensor
 from dflash_hf.checkpoints.files import read_json
 from dflash_hf.errors import CheckpointError
 
-__all__ = ["write_checkpoint"]
+__all__ = ["write_checkpoint", "write_text"]
 
 _WEIGHTS = "model.safetensors"
 _OURS = frozenset(  # architectures of the layouts we write
@@ -56,8 +56,8 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], state: Mapping[str
     finally:
         weights.unlink(missing_ok=True)
     if card is not None:
-        _write_text(folder / "README.md", card)
-    _write_text(config_file, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        write_text(folder / "README.md", card)
+    write_text(config_file, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
 def _refuse_another_model(folder: Path) -> None:
@@ -79,7 +79,8 @@ def _remove_old_shards(folder: Path) -> None:
                 (folder / shard).unlink(missing_ok=True)
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Whole, or not at all."""
     part = _beside(path)
     try:
         part.write_text(text, encoding="utf-8", newline="")

@@ -59,10 +59,12 @@ def features(
     """
     layer_ids, part = layer_numbers("--layers", layers), shard_numbers(shard)
     from dflash_hf.training.features.fill import fill
+    from dflash_hf.training.gather import refuse_other_target
 
     documents = _documents(answers, max_length)
     place, limit = folder or answers[0] / "features", int(limit_gb * 1e9)
     view = load_target(target)
+    refuse_other_target(answers, view)
     planned = _plan(documents, view, layer_ids, final, place, limit, batch_tokens)
     for line in planned.lines():
         note(line)

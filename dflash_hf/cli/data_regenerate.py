@@ -15,7 +15,7 @@ from dflash_hf.cli.command import TargetOptions, command, emit_json, note
 from dflash_hf.cli.numbers import layer_numbers, shard_numbers
 from dflash_hf.cli.stopping import stoppable
 from dflash_hf.cli.target import load_target, load_tokenizer
-from dflash_hf.training.figures import spell
+from dflash_hf.training.figures import size, spell
 
 if TYPE_CHECKING:
     from dflash_hf.target.view import TargetView
@@ -76,6 +76,7 @@ def regenerate(
     --shard 1/2 on one folder, or one command under torchrun.
     """
     part, tapped = shard_numbers(shard), layer_numbers("--features", features) if features else []
+    _refuse_without_features(tapped, final, features_folder)
     from dflash_hf.training.answers.jobs import AnswerSettings
     from dflash_hf.training.answers.regenerate import regenerate as answer_prompts
     from dflash_hf.training.prompts.prompts import read_prompts
@@ -106,10 +107,16 @@ def regenerate(
             prompts_sha256=hashlib.sha256(prompts.read_bytes()).hexdigest(),
             shard=part,
             features=writer,
-            on_plan=lambda plan: _announce(plan, part),
+            on_plan=lambda plan: _announce(plan, part, writer),
             progress=progress,
         )
-    _show(folder, report, as_json)
+    _show(folder, report, writer, as_json)
+
+
+def _refuse_without_features(tapped: list[int], final: bool, folder: Path | None) -> None:
+    given = [name for name, said in (("--final", final), ("--features-folder", folder is not None)) if said]
+    if given and not tapped:
+        raise typer.BadParameter(f"{' and '.join(given)} only with --features LAYERS")
 
 
 def _writer(
@@ -122,11 +129,18 @@ def _writer(
     return FeatureWriter(folder, description, limit_bytes=int(gigabytes * 1e9), shard=shard)
 
 
-def _announce(plan: AnswerPlan, shard: tuple[int, int]) -> None:
+def _announce(plan: AnswerPlan, shard: tuple[int, int], writer: FeatureWriter | None) -> None:
     skipped = f", {plan.skipped} too long and left out" if plan.skipped else ""
     note(f"{plan.prompts} prompts of {plan.prompt_tokens} tokens{skipped}")
     which = f"shard {shard[0]} of {shard[1]}: " if shard[1] > 1 else ""
     note(f"{which}{plan.answers} answers, {plan.done} done already, {plan.left} to make in {len(plan.batches)} batches")
+    if writer is not None:
+        token, limit = writer.description.token_bytes, writer.limit_bytes
+        note(
+            f"features of layers {', '.join(map(str, writer.description.layer_ids))}: {token:,} bytes a token, at most "
+            f"{size(limit)} in {writer.folder}, {size(writer.cache.bytes)} of them taken: room for "
+            f"{max(0, limit - writer.cache.bytes) // token:,} tokens"
+        )
 
 
 @contextmanager
@@ -158,14 +172,18 @@ def _line(state: AnswerProgress) -> str:
     return f"{state.done} of {state.total} answers, {speed:.0f} tokens/s, {spell(state.left_seconds)} left"
 
 
-def _show(folder: Path, report: AnswerReport, as_json: bool) -> None:
+def _show(folder: Path, report: AnswerReport, writer: FeatureWriter | None, as_json: bool) -> None:
     from dataclasses import asdict
 
+    kept = {} if writer is None else {"kept": writer.added, "left_out": writer.left_out}
     if as_json:
-        emit_json("regenerate", {"folder": str(folder), **asdict(report)})
+        emit_json("regenerate", {"folder": str(folder), **asdict(report), **({"features": kept} if kept else {})})
         return
     empty = f", {report.empty} of them empty" if report.empty else ""
     typer.echo(
         f"{folder}: {report.answers} answers of {report.tokens} tokens made in {report.seconds:.0f} s; "
         f"{report.ended} ended{empty}, {report.cut} cut; {report.done_before} were there before"
     )
+    if writer is not None:
+        beyond = f"; {kept['left_out']:,} are beyond the bound and will be computed on the fly" if writer.left_out else ""
+        typer.echo(f"{writer.folder}: features of {kept['kept']:,} answers kept{beyond}")

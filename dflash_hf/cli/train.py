@@ -17,6 +17,7 @@ from dflash_hf.cli.target import load_target
 from dflash_hf.training.figures import spell
 
 if TYPE_CHECKING:
+    from dflash_hf.training.recipe import Recipe
     from dflash_hf.training.run import Progress
 
 __all__ = ["register"]
@@ -64,22 +65,38 @@ def train(
         raise typer.Exit(INTERRUPTED)
     if accelerator.is_main_process:
         made = [AnswerFolder(folder).description for folder in settings.answers]
-        provenance = publish(
-            trainer, trainer.output / "drafter", answers=made, command=_typed(recipe, overrides, target)
-        )
+        typed = _typed(recipe, settings, overrides or [], target)
+        provenance = publish(trainer, trainer.output / "drafter", answers=made, command=typed)
         _show(trainer.output / "drafter", provenance, as_json)
 
 
-def _typed(recipe: Path, overrides: list[str] | None, target: TargetOptions) -> str:
-    """What a person types to do it again: no folders of this machine, and nothing that touches no weight."""
+def _typed(recipe: Path, settings: Recipe, overrides: list[str], target: TargetOptions) -> str:
+    """What a person types to do it again: no folders of this machine, and nothing that touches neither a weight nor τ.
+
+    Answers and evaluation sets are named by the last part of their folders, as in the provenance's recipe.
+    """
     from dflash_hf.target.view import public_name
     from dflash_hf.training.checkpoint import FREE_TO_CHANGE
 
-    parts = [override.partition("=") for override in overrides or []]
-    decisive = [f"{key}={public_name(value)}" for key, _, value in parts if key not in FREE_TO_CHANGE]
-    named = [] if target.target is None else ["--target", public_name(target.target)]
-    dtype = [] if target.dtype == "auto" else ["--dtype", target.dtype]
-    return shlex.join(["dflash-hf", "train", recipe.name, *decisive, *named, *dtype])
+    named = {
+        "answers": _flow([Path(folder).name for folder in settings.answers]),
+        "evaluation": _flow({name: Path(folder).name for name, folder in settings.evaluation.items()}),
+    }
+    measured = {*named, "evaluation_documents"}
+    given = {key: value for key, _, value in (override.partition("=") for override in overrides)}
+    said = {key: named.get(key) or public_name(value) for key, value in given.items()}
+    decisive = [f"{key}={value}" for key, value in said.items() if key in measured or key not in FREE_TO_CHANGE]
+    options = [] if target.target is None else ["--target", public_name(target.target)]
+    options += [] if target.dtype == "auto" else ["--dtype", target.dtype]
+    options += [] if target.quantization is None else ["--quantization", target.quantization]
+    return shlex.join(["dflash-hf", "train", recipe.name, *decisive, *options])
+
+
+def _flow(value: Any) -> str:
+    """YAML on one line."""
+    import yaml
+
+    return str(yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)).strip()
 
 
 def _silent(_line: str) -> None: ...

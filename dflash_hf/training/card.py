@@ -9,10 +9,11 @@ __all__ = ["training_section"]
 
 def training_section(provenance: dict[str, Any]) -> str:
     """Markdown that follows the card of :mod:`dflash_hf.checkpoints.card`, from ``publish``'s provenance."""
-    answers, recipe = provenance["answers"], provenance["recipe"]
+    answers, recipe, started = provenance["answers"], provenance["recipe"], provenance.get("started_from")
     made = [
         ("Target", provenance["target"]),
         ("Block size", provenance["block_size"]),
+        *([("Started from", started["name"])] if started else []),
         ("Layers", provenance["layers"]),
         ("Head", _head(provenance)),
         ("Target layers read", ", ".join(map(str, provenance["target_layer_ids"]))),
@@ -35,7 +36,7 @@ $ {provenance["command"]}
 ```
 
 `{PROVENANCE}` has the whole recipe, the versions and the hashes.
-{_taus(provenance["evaluation"])}"""
+{_taus(provenance["evaluation"], started)}"""
 
 
 def _head(provenance: dict[str, Any]) -> str:
@@ -49,7 +50,7 @@ PROVENANCE = "provenance.json"
 _THINKING = {True: "on", False: "off", None: "the template's own", "mixed": "mixed"}
 
 
-def _taus(evaluation: dict[str, Any]) -> str:
+def _taus(evaluation: dict[str, Any], started: dict[str, Any] | None) -> str:
     if not evaluation:
         return ""
     slots = max(len(row["accepted_by_position"]) for row in evaluation.values())
@@ -63,10 +64,20 @@ def _taus(evaluation: dict[str, Any]) -> str:
     return f"""
 ## What it accepts
 
-Simulated greedy decoding of answers the drafter was not trained on: τ is committed tokens per round, the target's own
+Simulated greedy decoding of answers this run did not train on: τ is committed tokens per round, the target's own
 token and the answer's last round counted; then the share of rounds that accepted each slot.
 
 | set | answers | τ | {head} |
 |---|---|---|{"---|" * slots}
 {chr(10).join(lines)}
+{_not_compared(started)}"""
+
+
+def _not_compared(started: dict[str, Any] | None) -> str:
+    if not started or not started["prompts_not_compared"]:
+        return ""
+    sets = ", ".join(name.replace("_", " ") for name in started["prompts_not_compared"])
+    return f"""
+The prompts of these sets were not compared with those that {started["name"]}, which this drafter started from, was
+trained on: {sets}.
 """

@@ -19,7 +19,7 @@ from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.errors import TrainingError
 from dflash_hf.training.recipe import Recipe
 
-__all__ = ["RunState", "drafter_of", "drafter_of_run", "holds_run", "read_state", "write_state"]
+__all__ = ["RunState", "drafter_of", "drafter_of_run", "holds_run", "read_state", "run_of", "write_state"]
 
 STATE = "state.pt"
 # What a resumed run may change: none of it touches a weight.
@@ -121,9 +121,15 @@ def drafter_of_run(folder: Path) -> DFlashDrafter:
     return drafter_of(_load(folder))
 
 
-def _load(folder: Path) -> RunState:
+def run_of(folder: Path) -> tuple[dict[str, Any], str]:
+    """The recipe of a run and the hash of its documents; its weights stay on the disk."""
+    state = _load(folder, mmap=True)
+    return state.recipe, state.corpus
+
+
+def _load(folder: Path, *, mmap: bool = False) -> RunState:
     path = folder / STATE
     try:
-        return RunState(**torch.load(path, weights_only=True, map_location="cpu"))
+        return RunState(**torch.load(path, weights_only=True, map_location="cpu", mmap=mmap))
     except Exception as error:  # torch raises many kinds for a file that is not a state, or not one of this release
         raise TrainingError(f"{path} cannot be read ({error}); remove it to begin anew") from error

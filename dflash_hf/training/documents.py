@@ -25,6 +25,7 @@ __all__ = [
     "corpus_of",
     "documents_of",
     "fingerprint",
+    "mixed",
     "places_of_step",
     "prompt_of",
     "prompts_fingerprint",
@@ -64,7 +65,7 @@ def corpus_of(answers: Iterable[Answer], *, max_length: int, held_out: int) -> C
     """Documents of at most ``max_length`` tokens; those of about every ``held_out``-th prompt are for evaluation.
 
     The split goes by the prompt's tokens alone: answers to one prompt never stand on both sides, and more data moves
-    no prompt to the other.
+    no prompt to the other. Those held out are in the order of :func:`mixed`.
 
     Raises:
         TrainingError: nothing is left to train on.
@@ -80,7 +81,15 @@ def corpus_of(answers: Iterable[Answer], *, max_length: int, held_out: int) -> C
     if not corpus.training:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in corpus.left_out.items())
         raise TrainingError(f"no document is left to train on ({reasons or f'{len(corpus.held_out)} are held out'})")
-    return Corpus(corpus.training, corpus.held_out, corpus.left_out, cut)
+    return Corpus(corpus.training, mixed(corpus.held_out), corpus.left_out, cut)
+
+
+def mixed(documents: Iterable[Document]) -> list[Document]:
+    """In the order of a hash of their prompts: any first part is of all sources, whatever the folders and ids.
+
+    It is another hash than the one that splits a corpus, and more data puts new prompts between the old ones.
+    """
+    return sorted(documents, key=lambda document: hashlib.sha256(b"mixed" + prompt_of(document)).digest())
 
 
 def documents_of(answers: Iterable[Answer], *, max_length: int) -> list[Document]:

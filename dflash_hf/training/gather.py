@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from dflash_hf.errors import TrainingError
+from dflash_hf.errors import TrainingError, warn
 from dflash_hf.target.fingerprint import weights_fingerprint
 from dflash_hf.target.view import TargetView
 from dflash_hf.training.answers.answers import AnswerFolder, read_folders
-from dflash_hf.training.documents import Corpus, Document, corpus_of, documents_of, prompt_of
+from dflash_hf.training.documents import Corpus, Document, corpus_of, documents_of, mixed, prompt_of
+from dflash_hf.training.origin import Origin, origin_of
 from dflash_hf.training.recipe import Recipe
 
-__all__ = ["Gathered", "gather", "thinking_mode", "times_read"]
+__all__ = ["Gathered", "gather", "refuse_other_target", "thinking_mode", "times_read"]
 
 Say = Callable[[str], None]
 
@@ -26,6 +28,7 @@ class Gathered:
 
     corpus: Corpus
     evaluation: dict[str, list[Document]]  # further sets, at most the recipe's number of documents each
+    origin: Origin | None = None  # of a run that starts from another drafter
 
     def used(self, recipe: Recipe) -> list[Document]:
         """All documents whose features a run reads."""
@@ -40,8 +43,7 @@ def gather(view: TargetView, recipe: Recipe, say: Say) -> Gathered:
         TrainingError: a folder cannot be read or holds answers of another target, nothing is left to train on, or
             nothing of an evaluation set.
     """
-    for folder in [*recipe.answers, *recipe.evaluation.values()]:
-        _refuse_other_target(AnswerFolder(folder), view)
+    refuse_other_target([*recipe.answers, *recipe.evaluation.values()], view)
     answers, twice = read_folders(recipe.answers)
     if twice:
         say(f"{twice:,} answers left out: another folder has them too")
@@ -50,14 +52,21 @@ def gather(view: TargetView, recipe: Recipe, say: Say) -> Gathered:
         say(f"{count:,} answers left out: {reason}")
     if corpus.cut:
         say(f"{corpus.cut:,} documents cut at max_length={recipe.max_length}")
+    origin = origin_of(recipe)
+    if origin is not None:
+        corpus = _without_seen(corpus, origin, say)
     said = f"{len(corpus.training):,} documents with {corpus.answer_tokens:,} answer tokens to train on"
     say(f"{said}, {len(corpus.held_out):,} held out")
-    evaluation = {name: _evaluation(name, folder, corpus, recipe, say) for name, folder in recipe.evaluation.items()}
+    trained_on = {prompt_of(document) for document in corpus.training} | (origin.prompts if origin else frozenset())
+    evaluation = {name: _evaluation(name, folder, trained_on, recipe, say) for name, folder in recipe.evaluation.items()}
     if not corpus.held_out and not evaluation:
         say("nothing to evaluate on: no τ will be given (held_out, or evaluation: name: folder)")
     if thinking_mode([AnswerFolder(folder).description for folder in recipe.answers]) == "mixed":
         say("the answers were made in different thinking modes: expect the drafter to be middling in each")
-    return Gathered(corpus, evaluation)
+    if origin is not None:
+        origin = origin.comparing([*(["held_out"] if corpus.held_out else []), *evaluation], recipe.held_out)
+        _tell_uncompared(origin, recipe, say)
+    return Gathered(corpus, evaluation, origin)
 
 
 def thinking_mode(descriptions: list[dict[str, Any]]) -> bool | str | None:
@@ -66,10 +75,28 @@ def thinking_mode(descriptions: list[dict[str, Any]]) -> bool | str | None:
     return modes.pop() if len(modes) == 1 else "mixed"
 
 
-def _evaluation(name: str, folder: str, corpus: Corpus, recipe: Recipe, say: Say) -> list[Document]:
+def _without_seen(corpus: Corpus, origin: Origin, say: Say) -> Corpus:
+    unseen = origin.unseen(corpus.held_out)
+    if seen := len(corpus.held_out) - len(unseen):
+        say(f"{seen:,} held-out answers are left out: {origin.name} was trained on their prompts")
+    return replace(corpus, held_out=unseen)
+
+
+def _tell_uncompared(origin: Origin, recipe: Recipe, say: Say) -> None:
+    if "held_out" in origin.uncompared and origin.held_out:
+        earlier = ", ".join(map(str, origin.held_out))
+        warn(
+            f"{origin.name} was trained with held_out={earlier}, this run has held_out={recipe.held_out}: τ on held-out "
+            "answers may be of prompts that it was trained on. Set held_out to a multiple of the earlier number (0 held "
+            "none out), or leave its answers where they were, so that prompts can be compared"
+        )
+    if origin.uncompared:
+        say(f"not known: whether {origin.name} was trained on prompts of {', '.join(origin.uncompared)}")
+
+
+def _evaluation(name: str, folder: str, trained_on: Collection[bytes], recipe: Recipe, say: Say) -> list[Document]:
     answers = AnswerFolder(folder).read()
     documents = documents_of(answers, max_length=recipe.max_length)
-    trained_on = {prompt_of(document) for document in corpus.training}
     unseen = [document for document in documents if prompt_of(document) not in trained_on]
     if seen := len(documents) - len(unseen):
         say(f"evaluation set {name}: {seen:,} of {len(documents):,} answers left out, their prompts are trained on")
@@ -80,18 +107,20 @@ def _evaluation(name: str, folder: str, corpus: Corpus, recipe: Recipe, say: Say
             f"evaluation set {name} ({folder}): none of its {len(answers):,} answers can be used: their prompts are "
             "trained on, or they are too short or too long"
         )
-    return unseen[: recipe.evaluation_documents]
+    return mixed(unseen)[: recipe.evaluation_documents]
 
 
-def _refuse_other_target(folder: AnswerFolder, view: TargetView) -> None:
-    description = folder.description
-    theirs, ours = description.get("weights"), weights_fingerprint(view.model)
-    if theirs != ours:
-        raise TrainingError(
-            f"{folder.path} holds answers of {description.get('target')} (weights {theirs}), this target is "
-            f"{view.public_name} (weights {ours}); a drafter learns what its own target says. Name the other with "
-            "--target, or make answers with this one"
-        )
+def refuse_other_target(folders: Sequence[str | Path], view: TargetView) -> None:
+    """Raises TrainingError when a folder holds answers of another target."""
+    ours = weights_fingerprint(view.model)
+    for folder in folders:
+        description = AnswerFolder(folder).description
+        if (theirs := description.get("weights")) != ours:
+            raise TrainingError(
+                f"{folder} holds answers of {description.get('target')} (weights {theirs}), this target is "
+                f"{view.public_name} (weights {ours}); a drafter learns what its own target says. Name the other with "
+                "--target, or make answers with this one"
+            )
 
 
 def times_read(documents: list[Document], token: int) -> int:

@@ -74,7 +74,7 @@ def prepare(view: TargetView, recipe: Recipe, accelerator: Accelerator, say: Say
         share = covered(gathered.corpus.training, drafter.vocabulary)
         say(f"the reduced head says {share:.1%} of the answers' tokens")
     features = _features(view, recipe, drafter, used, gathered, accelerator, say)
-    return Start(gathered.corpus, features, drafter, _target(view), state, gathered.evaluation)
+    return Start(gathered.corpus, features, drafter, _target(view), state, gathered.evaluation, gathered.origin)
 
 
 def _target(view: TargetView) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def _plan(
         limit_bytes=int(recipe.feature_cache_gb * 1e9),
         free_bytes=free_bytes(folder),
         epochs=math.ceil(steps * recipe.documents_per_step / count),
-        cached_already=FeatureCache(folder) if FeatureCache.is_in(folder) else None,
+        cached_already=FeatureCache(folder) if recipe.features != "online" and FeatureCache.is_in(folder) else None,
     )
 
 

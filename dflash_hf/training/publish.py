@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from dflash_hf import __version__
+from dflash_hf.checkpoints.card import card_for
 from dflash_hf.checkpoints.save import write_drafter
+from dflash_hf.checkpoints.write import write_text
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import public_name
 from dflash_hf.training.card import PROVENANCE, training_section
@@ -41,14 +44,15 @@ def publish(
 
     Args:
         trainer: a run, finished or not: the provenance says how far it is.
-        folder: a card that is already there is replaced. The files are in z-lab's layout, or where that has no words
-            for the drafter, in speculators'.
+        folder: weights and card that are already there are replaced, the card once the new weights are in place. The
+            files are in z-lab's layout, or where that has no words for the drafter, in speculators'.
         answers: the descriptions of the answers folders (``answers.AnswerFolder.description``).
         command: what a person types to do it again.
         dtype: of the weights on disk.
 
     Raises:
-        TrainingError: the folder cannot be written.
+        TrainingError: the folder cannot be written; the run's state is kept, and so is what lay there before until new
+            weights are in place.
     """
     folder = Path(folder)
     drafter = copy.deepcopy(trainer.drafter).to(dtype).float()
@@ -57,15 +61,13 @@ def publish(
         for name, documents in trainer.evaluated().items()
     }
     provenance = _provenance(trainer, answers, results, command)
+    layout = layout_for(drafter)
+    text = card_for(drafter.config, None, layout=layout) + training_section(provenance)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "README.md").unlink(missing_ok=True)
-        write_drafter(drafter.to(dtype), folder, to=layout_for(drafter))
+        write_drafter(drafter.to(dtype), folder, to=layout, card=text)
         provenance["weights_sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-        (folder / PROVENANCE).write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
-        with (folder / "README.md").open("a", encoding="utf-8") as card:
-            card.write(training_section(provenance))
-    except OSError as error:
+        write_text(folder / PROVENANCE, json.dumps(provenance, indent=1) + "\n")
+    except (OSError, SafetensorError) as error:
         raise TrainingError(
             f"the drafter could not be written to {folder} ({error}); the run's state is kept"
         ) from error
@@ -88,6 +90,7 @@ def _provenance(
         "parameters": sum(parameter.numel() for parameter in trainer.drafter.parameters()),
         "recipe": _without_folders(recipe.model_dump(mode="json")),
         "command": command,
+        **_started_from(trainer),
         "steps": trainer.step,
         "hours": round(trainer.seconds / 3600, 2),
         "answer_tokens_seen": trainer.tokens,
@@ -109,6 +112,12 @@ def _provenance(
             "on": f"{trainer.accelerator.num_processes} x {trainer.accelerator.device.type}, {platform.machine()}",
         },
     }
+
+
+def _started_from(trainer: Trainer) -> dict[str, Any]:
+    if (origin := trainer.origin) is None:
+        return {}
+    return {"started_from": {"name": origin.name, "prompts_not_compared": list(origin.uncompared)}}
 
 
 def _without_folders(recipe: dict[str, Any]) -> dict[str, Any]:

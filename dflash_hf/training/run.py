@@ -28,6 +28,7 @@ from dflash_hf.training.features.features import FeatureSource
 from dflash_hf.training.heads import Head, HeadRows, answer_tokens, head_for
 from dflash_hf.training.log import RunLog
 from dflash_hf.training.optimizers import Optimizers
+from dflash_hf.training.origin import Origin
 from dflash_hf.training.processes import join, share_of, total
 from dflash_hf.training.recipe import Recipe
 from dflash_hf.training.schedule import total_steps
@@ -46,6 +47,7 @@ class Start:
     target: tuple[str, str]  # public name and weights_fingerprint
     state: checkpoint.RunState | None = None  # whose weights the drafter has, where the run goes on
     evaluation: dict[str, list[Document]] = field(default_factory=dict)  # further sets, beside the held-out answers
+    origin: Origin | None = None  # of a drafter that was there before
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Trainer:
         self.evaluation = ({"held_out": corpus.held_out} if corpus.held_out else {}) | start.evaluation
         self.accelerator = join(recipe.precision, recipe.documents_per_step)
         self.output, self.drafter, self._target = Path(recipe.output), start.drafter, start.target
+        self.origin = start.origin
         self.steps = total_steps(
             len(corpus.training), recipe.documents_per_step, steps=recipe.steps, epochs=recipe.epochs
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from dflash_hf.target.fingerprint import weights_fingerprint
 from dflash_hf.target.view import view_target
 from dflash_hf.training.answers.answers import AnswerFolder
 from dflash_hf.training.documents import documents_of
@@ -17,8 +19,13 @@ from dflash_hf.training.features.features import OnTheFly
 from tests.cli.conftest import Files
 
 
+@pytest.fixture(scope="module")
+def weights(files: Files) -> str:
+    return weights_fingerprint(AutoModelForCausalLM.from_pretrained(files.target))
+
+
 @pytest.fixture
-def answers(tmp_path: Path) -> Path:
+def answers(tmp_path: Path, weights: str) -> Path:
     folder = tmp_path / "answers"
     folder.mkdir()
     rows = [
@@ -29,8 +36,13 @@ def answers(tmp_path: Path) -> Path:
         for n in range(6)
     ]  # fmt: skip
     (folder / "answers-00000-of-00001.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "answers.json").write_text(json.dumps({"schema": "dflash-hf/answers/1"}))
+    describe(folder, weights)
     return folder
+
+
+def describe(folder: Path, weights: str) -> None:
+    described = {"schema": "dflash-hf/answers/1", "target": "tiny", "weights": weights}
+    (folder / "answers.json").write_text(json.dumps(described))
 
 
 def options(files: Files) -> list[str]:
@@ -92,3 +104,15 @@ def test_features_refuse_answers_that_are_not_there_or_empty(files: Files, run, 
     shard.write_text(json.dumps(row | {"answer_ids": [7]}) + "\n")
     failed = run("data", "features", answers, *options(files))
     assert failed.exit_code == 1 and "none of the 1 answers" in failed.output
+
+
+@pytest.mark.parametrize("also", [[], ["--dry-run"]])
+def test_features_refuse_answers_of_another_target(files: Files, run, answers: Path, tmp_path: Path, also: list[str]):
+    """In any of the folders; nothing is written."""
+    other = shutil.copytree(answers, tmp_path / "other")
+    describe(other, "0123456789abcdef")
+    for folders in ([answers, other], [other, answers]):
+        failed = run("data", "features", *folders, *options(files), *also, "--folder", tmp_path / "cache")
+        said = " ".join(failed.output.split())
+        assert failed.exit_code == 1 and f"{other} holds answers of tiny (weights 0123456789abcdef)" in said
+    assert not (tmp_path / "cache").exists()

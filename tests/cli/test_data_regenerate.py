@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, GenerationConfig
 
-from dflash_hf.training.answers.answers import AnswerFolder, shard_name
+from dflash_hf.training.answers.answers import AnswerFolder, read_folders, shard_name
 from dflash_hf.training.features.cache import FeatureCache, document_key
 from tests.cli.conftest import Files
 
@@ -87,20 +87,55 @@ def test_every_option_reaches_the_answers(answer, tmp_path: Path):
 
 
 def test_several_folders_share_a_feature_cache(answer, run, target: Path, prompts: Path, tmp_path: Path):
+    """Also where they use the same ids for other prompts: training renames these, and finds their features."""
     cache = tmp_path / "cache"
     options = ("--features", "0,2", "--features-folder", cache)
     assert answer(*options).exit_code == 0
-    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
     others = tmp_path / "others.jsonl"
-    others.write_text("".join(json.dumps({**row, "id": f"other-{row['id']}"}) + "\n" for row in rows))
-    fixed = ("--target", target, "--device-map", "cpu", "--max-new-tokens", "5", *options)
-    made = run("data", "regenerate", others, tmp_path / "others", *fixed)
+    others.write_text(prompts.read_text().replace("a walk", "a river"))
+    fixed = ("--target", target, "--device-map", "cpu")
+    made = run("data", "regenerate", others, tmp_path / "others", "--max-new-tokens", "5", *fixed, *options)
     assert made.exit_code == 0, made.output
+    assert "6 answers" in made.stdout and f"{cache}: features of 6 answers kept\n" in made.stdout
     assert not (tmp_path / "answers" / "features").exists()
+    folders = (tmp_path / "answers", tmp_path / "others")
+    found, _ = read_folders(folders)
+    assert len(found) == 12 and "p1@2" in {each.id for each in found}
     held = FeatureCache(cache)
-    for folder in ("answers", "others"):
-        for found in AnswerFolder(tmp_path / folder).read():
-            assert document_key(found.id, [*found.prompt_ids, *found.answer_ids]) in held
+    assert all(document_key([*each.prompt_ids, *each.answer_ids]) in held for each in found)
+    filled = run("data", "features", *folders, "--layers", "0,2", "--folder", cache, *fixed, "--json")
+    assert filled.exit_code == 0, filled.output
+    report = json.loads(filled.stdout)
+    assert report["made"] == 0 and report["held"] == report["documents"] >= 10, "p2 ends at once"
+
+
+def test_what_features_cost_and_what_the_bound_left_out_is_said(answer, tmp_path: Path, monkeypatch):
+    """Room for some of the answers: once none of a batch could be kept, nothing is tapped."""
+    from dflash_hf.training.answers import regenerate as module
+
+    tapped, plain = [], module.answer_batch
+
+    def watched(*arguments, **options):
+        tapped.append(options["recorder"] is not None)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(module, "answer_batch", watched)
+    made = answer("--features", "0,1", "--final", "--features-gb", "0.000007", "--json")
+    assert made.exit_code == 0, made.output
+    assert "features of layers 0, 1, 2: 192 bytes a token, at most 0 MB" in made.stderr
+    assert "room for 36 tokens" in made.stderr
+    kept = json.loads(made.stdout)["features"]
+    assert kept["kept"] + kept["left_out"] == 6 and kept["kept"] == len(FeatureCache(tmp_path / "answers" / "features"))
+    assert 0 < kept["kept"] < 6 and tapped == [True, True, False]
+    said = answer("--features", "0,1", "--final", "--features-gb", "0.000007").stdout
+    assert "features of 0 answers kept" in said and "beyond" not in said, "there was nothing left to answer"
+
+
+def test_options_of_features_are_refused_without_features(answer, tmp_path: Path):
+    for options in (("--final",), ("--features-folder", tmp_path / "cache")):
+        refused = answer(*options)
+        assert refused.exit_code == 2 and f"{options[0]} only with --features" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "answers").exists() and not (tmp_path / "cache").exists()
 
 
 def test_shards_are_given_by_option_or_by_torchrun(answer, tmp_path: Path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -109,3 +110,36 @@ def test_what_cannot_be_trained_on_is_said_in_a_line(target: Path, run, tmp_path
     assert missing.exit_code == 1 and "make answers with" in missing.stderr
     unknown = run("train", recipe, "stepz=3", "--target", target)
     assert unknown.exit_code == 1 and "stepz" in unknown.stderr
+
+
+def test_the_command_to_do_it_again_names_what_it_was_made_from_and_measured_on(
+    target: Path, run, tmp_path: Path, answers: Path
+):
+    """Folders by their last part, on card and provenance; and a start, with what is not known of it."""
+    recipe, others = tmp_path / "recipe.yaml", answered(run, target, tmp_path / "others", range(20, 25))
+    recipe.write_text(RECIPE + f"answers: [nowhere]\noutput: {tmp_path / 'out'}\n")
+    given = [f"answers=[{answers}]", f"evaluation={{more: {others}}}", "threads=1", "evaluation_documents=3"]
+    first = run("train", recipe, *given, "--target", target, "--dtype", "float32", "--json")
+    assert first.exit_code == 0, first.output
+    typed = json.loads(first.stdout)["command"]
+    assert shlex.split(typed) == [
+        *["dflash-hf", "train", "recipe.yaml", "answers=[answers]", "evaluation={more: others}"],
+        *["evaluation_documents=3", "--target", "chatty", "--dtype", "float32"],
+    ]
+    card = (tmp_path / "out" / "drafter" / "README.md").read_text()
+    assert typed in card and "Started from" not in card
+    options = [f"start_from={tmp_path / 'out'}", f"output={tmp_path / 'again'}", "held_out=2", "num_hidden_layers=null"]
+    again = run("train", recipe, *given, *options, "--target", target, "--json")
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["started_from"] == {"name": "out", "prompts_not_compared": []}
+    assert "held-out answers are left out: out was trained on their prompts" in again.stderr
+
+
+def test_the_command_to_do_it_again_keeps_the_quantization():
+    from dflash_hf.cli.command import TargetOptions
+    from dflash_hf.cli.train import _typed
+    from dflash_hf.training.recipe import Recipe
+
+    settings = Recipe.of({"answers": ["a", "/b/c d"], "output": "o", "steps": 1})
+    typed = _typed(Path("r.yaml"), settings, ["answers=[a, /b/c d]", "loss=kl"], TargetOptions(quantization="bnb-4bit"))
+    assert typed == "dflash-hf train r.yaml 'answers=[a, c d]' loss=kl --quantization bnb-4bit"

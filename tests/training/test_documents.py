@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from dflash_hf.errors import TrainingError
 from dflash_hf.training.answers.answers import Answer
-from dflash_hf.training.documents import corpus_of, fingerprint, places_of_step, prompts_fingerprint
+from dflash_hf.training.documents import corpus_of, fingerprint, places_of_step, prompt_of, prompts_fingerprint
 
 
 def answer(number, prompt=(1, 2, 3), said=(4, 5, 7), **fields):
@@ -36,6 +39,33 @@ def test_corpus_splits_by_prompt_and_keeps_the_split_when_data_is_added():
     assert prompts["held_out"] <= {tuple(document.ids[:3].tolist()) for document in large.held_out}
     assert len(small.training) + len(small.held_out) == 600
     assert not corpus_of(many(20), max_length=64, held_out=0).held_out
+
+
+def of_two_sources(count, names=("a", "b")):
+    """Two folders, one behind the other, each with prompts and ids of its own."""
+    return [
+        replace(answer(0, prompt=(number, 1 + folder, 2)), id=f"{name}-{number:05d}", source=f"folder {folder}")
+        for folder, name in enumerate(names)
+        for number in range(count)
+    ]
+
+
+def test_any_first_part_of_what_is_held_out_is_of_both_sources():
+    held_out = corpus_of(of_two_sources(6000), max_length=64, held_out=50).held_out
+    assert len(held_out) > 150
+    for count in (24, 50):
+        sources = Counter(document.source for document in held_out[:count])
+        assert min(sources["folder 0"], sources["folder 1"]) > count / 4, sources
+
+
+def test_the_same_documents_are_taken_whatever_the_order_and_the_ids_of_the_folders():
+    def first(answers):
+        return [prompt_of(document) for document in corpus_of(answers, max_length=64, held_out=50).held_out[:20]]
+
+    two = of_two_sources(1000)
+    assert first(two) == first(two[1000:] + two[:1000]) == first(of_two_sources(1000, names=("z", "y")))
+    training = corpus_of(two, max_length=64, held_out=50).training
+    assert [document.id for document in training] == sorted(document.id for document in training), "only τ is reordered"
 
 
 def test_corpus_cuts_long_documents_and_counts_what_it_leaves_out():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from dflash_hf.errors import TrainingError
 from dflash_hf.target.view import view_target
@@ -61,7 +62,7 @@ def refuse_work() -> SimpleNamespace:
 
 
 def keys_of(documents: list[Document]) -> set[str]:
-    return {document_key(document.id, document.ids) for document in documents}
+    return {document_key(document.ids) for document in documents}
 
 
 def held_keys(folder: Path) -> list[str]:
@@ -152,7 +153,7 @@ def test_a_killed_fill_goes_on_with_what_is_missing(view, documents, tmp_path):
     report = fill(
         view, documents, tmp_path, [0, 2], limit_bytes=PLENTY, progress=lambda *each: tokens.append(each), **SMALL
     )
-    missing = [each for each in documents if document_key(each.id, each.ids) not in before]
+    missing = [each for each in documents if document_key(each.ids) not in before]
     assert report.made == len(missing) and report.held == len(documents) and report.left_out == 0
     assert tokens[-1] == (sum(len(each.ids) - 1 for each in missing),) * 2
     assert sorted(held_keys(tmp_path)) == sorted(keys_of(documents)), "every document once"
@@ -205,7 +206,7 @@ def test_two_processes_do_not_write_the_same_shard(view, documents, tmp_path):
 
 def test_the_bound_holds_though_another_process_fills_it_meanwhile(view, documents, tmp_path):
     description = CacheDescription.of(view, [0], False)
-    limit = sum(description.document_bytes(document.id, len(document.ids)) for document in documents[:8])
+    limit = sum(description.document_bytes(len(document.ids)) for document in documents[:8])
     computed = OnTheFly(view, [0]).of(documents[:8])
     pairs = list(zip(documents[:8], computed, strict=True))
     with (
@@ -281,7 +282,7 @@ def test_read_hands_out_the_mapped_file_itself(view, documents, tmp_path):
     """A layer is one stretch of its shard: nothing is copied, and nothing else is read."""
     fill(view, documents, tmp_path, [0, 1, 2], limit_bytes=PLENTY)
     cache = FeatureCache(tmp_path)
-    first, second = cache.read(document_key(documents[0].id, documents[0].ids), [0, 1])
+    first, second = cache.read(document_key(documents[0].ids), [0, 1])
     assert first.is_contiguous() and second.data_ptr() - first.data_ptr() == first.nbytes
 
 
@@ -303,8 +304,45 @@ def test_a_damaged_cache_is_named(view, documents, tmp_path):
 
 def test_documents_to_make_are_the_first_that_fit(view, documents):
     description = CacheDescription.of(view, [0], False)
-    sizes = [description.document_bytes(document.id, len(document.ids)) for document in documents]
+    sizes = [description.document_bytes(len(document.ids)) for document in documents]
     assert documents_to_make(documents, None, description, sum(sizes)) == (list(range(16)), 0)
     assert documents_to_make(documents, None, description, sum(sizes[:5]) + 1) == (list(range(5)), 11)
     assert documents_to_make([*documents, documents[0]], None, description, PLENTY) == (list(range(16)), 0)
     assert documents_to_make(documents, None, description, 0) == ([], 16)
+
+
+def test_documents_with_the_same_tokens_are_one_entry_and_count_as_many(view, documents):
+    description = CacheDescription.of(view, [0], False)
+    first = description.document_bytes(len(documents[0].ids))
+    twice = [replace(document, id=f"{document.id}@2") for document in documents]
+    assert documents_to_make([*documents, *twice], None, description, PLENTY) == (list(range(16)), 0)
+    assert documents_to_make([*documents, *twice], None, description, first) == ([0], 30)
+
+
+def test_features_are_found_under_any_id(view, documents, tmp_path):
+    """``read_folders`` renames an answer whose id an earlier folder has: its features are the same."""
+    fill(view, documents, tmp_path, [1], limit_bytes=PLENTY)
+    renamed = [replace(document, id=f"{document.id}@2") for document in documents]
+    assert fill(view, renamed, tmp_path, [1], limit_bytes=PLENTY).made == 0
+    computed = OnTheFly(view, [1]).of(documents)
+    assert_rounded(Cached(tmp_path, [1], fallback=refuse_work()).of(renamed), computed)
+
+
+def test_names_of_older_caches_are_read(view, documents, tmp_path):
+    """A document's id, a # and twelve digits: found under any id too, and never for other tokens."""
+    fill(view, documents[:9], tmp_path, [0, 1], limit_bytes=PLENTY)
+    (shard,) = tmp_path.glob("*.safetensors")
+    stored = load_file(shard)
+    named = {document_key(document.ids): document.id for document in documents}
+    save_file({f"{named[key]}#{key[:12]}": tensor.clone() for key, tensor in stored.items()}, shard)
+    assert set(held_keys(tmp_path)) == {
+        f"{document.id}#{hashlib.sha256(document.ids.numpy().tobytes()).hexdigest()[:12]}" for document in documents[:9]
+    }, "the name as it was written"
+    renamed = [replace(documents[0], id="elsewhere"), *documents[1:9]]
+    changed = replace(documents[2], ids=documents[2].ids.flip(0))
+    assert_rounded(
+        Cached(tmp_path, [1], fallback=refuse_work()).of(renamed), OnTheFly(view, [1]).of(documents[:9])
+    )
+    assert document_key(changed.ids) not in FeatureCache(tmp_path)
+    report = fill(view, documents, tmp_path, [0, 1], limit_bytes=PLENTY)
+    assert (report.held, report.made) == (16, 7), "only what is missing is made, under the new names"

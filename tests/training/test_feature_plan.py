@@ -46,7 +46,7 @@ def test_plan_counts_tokens_bytes_and_seconds(view, documents, tmp_path):
 def test_plan_counts_the_documents_beyond_the_bound_in_every_epoch(view, documents, tmp_path):
     fill(view, documents[:4], tmp_path, [0], limit_bytes=PLENTY)
     cache = FeatureCache(tmp_path)
-    bound = cache.bytes + cache.description.document_bytes(documents[4].id, len(documents[4].ids))
+    bound = cache.bytes + cache.description.document_bytes(len(documents[4].ids))
     made = plan(
         documents, view, [0], mode="cached", cached_already=cache, epochs=3, limit_bytes=bound, free_bytes=PLENTY,
         tokens_per_second=10.0,
@@ -93,7 +93,7 @@ def test_plan_refuses_what_cannot_be(view, documents, tmp_path):
         plan([], view, [1], **GIVEN)
     fill(view, documents[:1], tmp_path, [1], limit_bytes=PLENTY)
     with pytest.raises(TrainingError, match="2 are missing"):
-        plan(documents, view, [1, 2], cached_already=FeatureCache(tmp_path), **GIVEN)
+        plan(documents, view, [1, 2], cached_already=FeatureCache(tmp_path), **(GIVEN | {"mode": "cached"}))
 
 
 def test_plan_times_the_target_only_when_its_speed_is_not_given(view, documents, monkeypatch):
@@ -110,3 +110,16 @@ def test_measured_speed_runs_one_batch_after_one_document(view, documents):
     assert measured_speed(view, documents, [1], batch_tokens=60) > 0
     handle.remove()
     assert len(shapes) == 2 and shapes[0][0] == 1 and shapes[1][0] >= 1
+
+
+def test_plan_goes_on_the_fly_beside_a_cache_it_cannot_read_and_shows_the_refusal(view, documents, tmp_path):
+    fill(view, documents, tmp_path / "layers", [1], limit_bytes=PLENTY)
+    other = view_target(tiny_target(seed=1))
+    fill(other, documents, tmp_path / "target", [1], limit_bytes=PLENTY)
+    for folder, layers, said in (("layers", [1, 2], "2 are missing"), ("target", [1], "this target is")):
+        cache = FeatureCache(tmp_path / folder)
+        made = plan(documents, view, layers, cached_already=cache, **GIVEN)
+        assert made.mode == "online" and said in made.reason and made.lines()[-1].endswith(made.reason)
+        assert (made.held, made.disk_bytes, made.layer_ids) == (0, 0, tuple(layers))
+        made = plan(documents, view, layers, cached_already=cache, **(GIVEN | {"mode": "online"}))
+        assert (made.mode, made.reason) == ("online", "as asked")

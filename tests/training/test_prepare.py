@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,15 +12,18 @@ from dflash_hf.errors import DFlashWarning, TrainingError
 from dflash_hf.target.fingerprint import weights_fingerprint
 from dflash_hf.target.view import view_target
 from dflash_hf.training import prepare as module
-from dflash_hf.training.answers.answers import SCHEMA
+from dflash_hf.training.documents import prompt_of
 from dflash_hf.training.features.cache import Cached, FeatureCache
 from dflash_hf.training.features.features import OnTheFly
+from dflash_hf.training.features.fill import fill
 from dflash_hf.training.prepare import prepare
 from dflash_hf.training.run import Trainer
 from tests.tiny import tiny_target
-from tests.training.world import World
+from tests.training.world import World, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:the mask token")  # random answers may hold it
+
+IDS = {f"p-{number}" for number in range(12)}
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +35,6 @@ def world():
 def folder(world, tmp_path):
     """All answers of the world, as a folder."""
     return write(world, tmp_path / "answers", world.answers)
-
-
-def write(world, path: Path, answers, **described) -> Path:
-    path.mkdir()
-    description = {"schema": SCHEMA, "target": "tiny", "weights": weights_fingerprint(world.target), **described}
-    (path / "answers.json").write_text(json.dumps(description))
-    (path / "answers-00000-of-00001.jsonl").write_text("".join(answer.to_line("") for answer in answers))
-    return path
 
 
 def alone(index: int = 0, count: int = 1):
@@ -86,7 +80,7 @@ def test_evaluation_sets_hold_no_prompt_that_is_trained_on(world, tmp_path, fold
     start, said, _ = prepared(
         world, tmp_path, answers=str(folder), held_out=0, features="online", evaluation={"more": str(larger)}
     )
-    assert [document.id for document in start.evaluation["more"]] == ["p-12", "p-13", "p-14"]
+    assert sorted(document.id for document in start.evaluation["more"]) == ["p-12", "p-13", "p-14"]
     assert "evaluation set more: 12 of 15 answers left out, their prompts are trained on" in said
     with pytest.raises(TrainingError, match="none of its 12 answers can be used"):
         prepared(world, tmp_path, answers=str(folder), held_out=0, evaluation={"same": str(folder)})
@@ -97,10 +91,26 @@ def test_evaluation_sets_hold_no_prompt_that_is_trained_on(world, tmp_path, fold
     assert len(start.evaluation["more"]) == 2
 
 
+def test_the_documents_of_an_evaluation_set_are_taken_by_their_prompts_not_by_their_ids(world, tmp_path, folder):
+    """The same ones under any ids; a set of two sources gives some of each, not the first folder's."""
+    more = [answer for answer in World(answers=36, new_tokens=12).answers if answer.id not in IDS]
+    options = {"answers": str(folder), "held_out": 0, "features": "online", "evaluation_documents": 8}
+    taken = []
+    for number, names in enumerate((range(24), range(23, -1, -1))):
+        sources = ["first"] * 12 + ["second"] * 12
+        renamed = [
+            replace(answer, id=f"q-{name:02d}", source=source)
+            for answer, name, source in zip(more, names, sources, strict=True)
+        ]
+        other = write(world, tmp_path / f"set-{number}", renamed)
+        start, _, _ = prepared(world, tmp_path, evaluation={"more": str(other)}, **options)
+        taken.append(start.evaluation["more"])
+        assert {document.source for document in taken[-1]} == {"first", "second"}
+    assert [prompt_of(document) for document in taken[0]] == [prompt_of(document) for document in taken[1]]
+
+
 def test_folders_may_share_ids_and_answers(world, tmp_path, folder):
     """The same answer counts once; another answer under the same id is kept under a new one."""
-    from dataclasses import replace
-
     changed = [replace(answer, answer_ids=answer.answer_ids[:-1]) for answer in world.answers[:3]]
     second = write(world, tmp_path / "second", [*changed, *world.answers[3:5]])
     start, said, _ = prepared(world, tmp_path, answers=[str(folder), str(second)], held_out=0, features="online")
@@ -138,3 +148,23 @@ def test_a_cache_is_filled_by_shares_and_read_by_all(world, tmp_path, folder, mo
         made += [line for line in said if "new)" in line]
     assert ["(6 new)" in line for line in made] == [True, True]
     assert isinstance(start.features, Cached) and len(FeatureCache(folder / "features")) == 12
+
+
+def test_a_cache_that_lacks_layers_stands_in_the_way_of_no_run_that_need_not_read_it(world, tmp_path, folder):
+    """online looks at none; auto goes on without it and says why; cached was asked for and refuses."""
+    fill(world.view, world.corpus().training, folder / "features", [1], limit_bytes=10**9)
+    options = {"answers": str(folder), "held_out": 0, "epochs": 3, "steps": None}
+    start, said, _ = prepared(world, tmp_path, features="online", **options)
+    assert isinstance(start.features, OnTheFly) and said[-1] == "chosen: on the fly, as asked"
+    start, said, _ = prepared(world, tmp_path, features="auto", **options)
+    assert isinstance(start.features, OnTheFly)
+    assert said[-1].startswith("chosen: on the fly, ") and "layers 0, 2 are asked for" in said[-1]
+    with pytest.raises(TrainingError, match="layers 0, 2 are asked for"):
+        prepared(world, tmp_path, features="cached", **options)
+
+
+def test_features_online_open_no_cache_at_all(world, tmp_path, folder):
+    (folder / "features").mkdir()
+    (folder / "features" / "features.json").write_text("{")
+    start, _, _ = prepared(world, tmp_path, answers=str(folder), held_out=0, features="online")
+    assert isinstance(start.features, OnTheFly)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from dflash_hf.errors import TrainingError
+from dflash_hf.training.documents import Document
+from dflash_hf.training.packs import first_fit, pack_tokens
 from dflash_hf.training.recipe import Recipe
 
 BASE = {"answers": ["a"], "output": "o", "steps": 3}
@@ -59,3 +64,14 @@ def test_a_file_that_is_no_recipe_is_named(tmp_path):
     assert Recipe.read(broken, ["steps=3"]).answers == ("a",), "one folder need not be a list"
     with pytest.raises(TrainingError, match="'steps' is not key=value"):
         Recipe.read(broken, ["steps"])
+
+
+def test_the_shipped_recipe_packs_documents_together():
+    """Block slots count: fewer than a document's own would leave every document alone in its pack."""
+    recipe = Recipe.read(Path(__file__).parents[2] / "recipes" / "qwen3-4b.yaml")
+    ids = torch.zeros(600, dtype=torch.long)
+    ordinary = pack_tokens(Document("d", ids, 99), 500, recipe.block_size)
+    longest = recipe.max_length - 1 + recipe.anchors_per_document * recipe.block_size
+    assert (ordinary, longest) == (8_599, 11_263), "the figures of the recipe and of docs/training.md"
+    assert first_fit([ordinary] * 8, recipe.pack_tokens) == [[0, 1, 2, 3, 4, 5], [6, 7]]
+    assert first_fit([longest] * 8, recipe.pack_tokens) == [[0, 1, 2, 3, 4], [5, 6, 7]]

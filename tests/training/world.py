@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.target.fingerprint import weights_fingerprint
 from dflash_hf.target.view import view_target
-from dflash_hf.training.answers.answers import Answer
+from dflash_hf.training.answers.answers import SCHEMA, Answer
 from dflash_hf.training.checkpoint import drafter_of, read_state
 from dflash_hf.training.documents import Corpus, corpus_of, fingerprint
 from dflash_hf.training.features.features import OnTheFly
@@ -56,3 +57,12 @@ class World:
         drafter = starting_drafter(self.view, recipe, self.corpus().training) if state is None else drafter_of(state)
         features = OnTheFly(self.view, drafter.config.target_layer_ids, final=final)
         return Trainer(self.view, recipe, Start(self.corpus(), features, drafter, named, state))
+
+
+def write(world: World, path: Path, answers: list[Answer], **described: str) -> Path:
+    """A folder of answers, of this target unless ``described`` says otherwise."""
+    path.mkdir()
+    description = {"schema": SCHEMA, "target": "tiny", "weights": weights_fingerprint(world.target), **described}
+    (path / "answers.json").write_text(json.dumps(description))
+    (path / "answers-00000-of-00001.jsonl").write_text("".join(answer.to_line("") for answer in answers))
+    return path

@@ -93,7 +93,8 @@ def regenerate(
         settings: how to answer.
         prompts_sha256: of the file the prompts came from.
         shard: number from 0, and how many processes share the work.
-        features: an open cache that keeps what the tapped layers put out on the way, so that no second pass is needed.
+        features: an open cache that keeps what the tapped layers put out on the way, so that no second pass is needed;
+            a full one is left alone.
         on_plan: told what is to be done, before the target does anything.
         progress: told after every batch.
 
@@ -170,7 +171,10 @@ def _answers(
     features: FeatureWriter | None,
 ) -> list[Answer]:
     caught: list[list[Tensor]] = [[] for _ in batch]
-    recorder = None if features is None else TapRecorder(view, list(features.description.layer_ids))
+    shortest = min(len(job.prompt_ids) for job in batch) + 1
+    recorder = None
+    if features is not None and features.has_room(shortest):  # else it could keep none of them
+        recorder = TapRecorder(view, list(features.description.layer_ids))
     replies = answer_batch(
         view,
         [job.prompt_ids for job in batch],
@@ -180,7 +184,7 @@ def _answers(
         top_p=settings.top_p,
         seeds=[job.seed for job in batch],
         recorder=recorder,
-        on_taps=None if features is None else lambda row, taps: caught[row].append(taps),
+        on_taps=None if recorder is None else lambda row, taps: caught[row].append(taps),
     )
     answers = [
         Answer(job.id, list(job.prompt_ids), reply.ids, reply.ended, job.source, job.temperature, job.seed)
@@ -188,7 +192,11 @@ def _answers(
     ]
     if features is not None:
         for answer, taps in zip(answers, caught, strict=True):
-            features.add(answer.id, [*answer.prompt_ids, *answer.answer_ids], torch.cat(taps))
+            ids = [*answer.prompt_ids, *answer.answer_ids]
+            if recorder is None:
+                features.leave_out(ids)
+            else:
+                features.add(answer.id, ids, torch.cat(taps))
     return answers
 
 

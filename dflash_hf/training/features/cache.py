@@ -2,9 +2,10 @@
 
 A folder holds ``features.json`` (whose target, which layers) and ``features-<shard>-of-<shards>-<number>.safetensors``.
 A document is one tensor, bfloat16 [layers, S - 1, width], the layers ascending, so that each is one stretch of the file
-and only the layers asked for are read. Its name is the document's id with a hash of its tokens: a changed answer never
-meets an old feature. The final state is the tap of the last layer (``target.taps``).
-``training.features.writer`` makes them.
+and only the layers asked for are read. Its name is a hash of the document's tokens, all that its features depend on:
+whatever a folder calls it, its features are found, and a changed answer never meets old ones. Older caches put the
+document's id and a # before a shorter hash; those names are read too. The final state is the tap of the last layer
+(``target.taps``). ``training.features.writer`` makes them.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ SCHEMA = "dflash-hf/features/1"
 DESCRIPTION = "features.json"
 SHARDS = "features-*.safetensors"
 _OPEN_SHARDS = 64
+_DIGITS, _SHORT = 32, 12  # of the hash in a name, and in older ones
 _ENTRY_BYTES = 256
 
 
-def document_key(document_id: str, ids: Tensor | Sequence[int]) -> str:
-    """The name of a document's tensor.
+def document_key(ids: Tensor | Sequence[int]) -> str:
+    """The name of the tensor of a document with these tokens.
 
-    >>> document_key("gsm8k-7", [1, 2, 3])
-    'gsm8k-7#e2e2033ae7e1'
+    >>> document_key([1, 2, 3])
+    'e2e2033ae7e19d680599d4eb0a1359a2'
     """
     tokens = torch.as_tensor(ids, dtype=torch.int64).cpu().numpy().astype("<i8").tobytes()
-    return f"{document_id}#{hashlib.sha256(tokens).hexdigest()[:12]}"
+    return hashlib.sha256(tokens).hexdigest()[:_DIGITS]
 
 
 def bytes_on_disk(folder: str | Path) -> int:
@@ -115,9 +117,14 @@ class CacheDescription:
                 "Take layers that it has, or fill another folder"
             )
 
-    def document_bytes(self, document_id: str, tokens: int) -> int:
+    @property
+    def token_bytes(self) -> int:
+        """Of the features of a token."""
+        return 2 * len(self.layer_ids) * self.width
+
+    def document_bytes(self, tokens: int) -> int:
         """What a document of so many tokens takes at most: its features and its entry in the shard's header."""
-        return 2 * len(self.layer_ids) * max(tokens - 1, 0) * self.width + len(document_id.encode()) + _ENTRY_BYTES
+        return self.token_bytes * max(tokens - 1, 0) + _ENTRY_BYTES
 
 
 class FeatureCache:
@@ -131,9 +138,10 @@ class FeatureCache:
         self.folder = Path(folder)
         self.description = CacheDescription.read(self.folder)
         self.bytes = bytes_on_disk(self.folder)
-        self._shard_of: dict[str, Path] = {}
+        self._held: dict[str, tuple[Path, str]] = {}  # key, or an older one's short hash -> shard, name in it
         for path in sorted(self.folder.glob(SHARDS)):
-            self._shard_of.update(dict.fromkeys(_open(path).keys(), path))
+            names = _open(path).keys()
+            self._held.update({name.rpartition("#")[2]: (path, name) for name in names})
         self._file = lru_cache(maxsize=_OPEN_SHARDS)(_open)
 
     @staticmethod
@@ -142,15 +150,22 @@ class FeatureCache:
         return (Path(folder) / DESCRIPTION).exists()
 
     def __contains__(self, key: object) -> bool:
-        return key in self._shard_of
+        return isinstance(key, str) and self._found(key) is not None
 
     def __len__(self) -> int:
-        return len(self._shard_of)
+        return len(self._held)
 
     def read(self, key: str, layer_ids: Sequence[int]) -> list[Tensor]:
         """Features [S - 1, width] of each layer: views of the mapped file, read from disk when they are touched."""
-        stored = self._file(self._shard_of[key]).get_slice(key)
+        found = self._found(key)
+        if found is None:
+            raise KeyError(key)
+        path, name = found
+        stored = self._file(path).get_slice(name)
         return [stored[self.description.layer_ids.index(layer)] for layer in layer_ids]
+
+    def _found(self, key: str) -> tuple[Path, str] | None:
+        return self._held.get(key) or self._held.get(key[:_SHORT])
 
 
 class Cached:
@@ -187,7 +202,7 @@ class Cached:
 
     def of(self, documents: Sequence[Document]) -> list[Features]:
         """bfloat16 where the cache has the document, else as the fallback gives it."""
-        keys = [document_key(document.id, document.ids) for document in documents]
+        keys = [document_key(document.ids) for document in documents]
         absent = [document for document, key in zip(documents, keys, strict=True) if key not in self.cache]
         computed = iter(self.fallback.of(absent) if absent else [])
         return [self._read(key) if key in self.cache else self._moved(next(computed)) for key in keys]

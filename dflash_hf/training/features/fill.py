@@ -67,19 +67,18 @@ def documents_to_make(
     The first ones that fit are taken, so that processes which start one after another agree.
     """
     room = limit_bytes - (0 if cache is None else cache.bytes)
-    seen: set[str] = set()
+    taken: dict[str, bool] = {}  # key -> whether it fits; several documents may have the same tokens
     chosen: list[int] = []
     left_out = 0
     for place, document in enumerate(documents):
-        key = document_key(document.id, document.ids)
-        if key in seen or (cache is not None and key in cache):
+        key = document_key(document.ids)
+        if cache is not None and key in cache:
             continue
-        seen.add(key)
-        room -= description.document_bytes(document.id, len(document.ids))
-        if room >= 0:
-            chosen.append(place)
-        else:
-            left_out += 1
+        if key not in taken:
+            room -= description.document_bytes(len(document.ids))
+            taken[key] = room >= 0
+            chosen += [place] if taken[key] else []
+        left_out += not taken[key]
     return chosen, left_out
 
 
@@ -124,7 +123,7 @@ def fill(
         own = [documents[place] for place in chosen if place % shard[1] == shard[0]]
         _compute(source, own, writer, progress)
     cache = FeatureCache(path)
-    held = sum(document_key(document.id, document.ids) in cache for document in documents)
+    held = sum(document_key(document.ids) in cache for document in documents)
     return FillReport(len(documents), held, writer.added, left_out + writer.left_out, cache.bytes)
 
 
@@ -146,7 +145,7 @@ def _compute(
 
 def _refuse_full_disk(documents: list[Document], description: CacheDescription, folder: Path) -> None:
     need, free = (
-        sum(description.document_bytes(document.id, len(document.ids)) for document in documents),
+        sum(description.document_bytes(len(document.ids)) for document in documents),
         free_bytes(folder),
     )
     if need > free:

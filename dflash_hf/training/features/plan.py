@@ -86,7 +86,8 @@ def plan(
         view: the target.
         layer_ids: tapped layers.
         final: whether the final state is wanted too.
-        mode: "auto" caches when all documents fit the bound and the disk and it saves time.
+        mode: "auto" caches when all documents fit the bound and the disk and it saves time, and the cache that is there
+            is of this target and has these layers; "online" looks at no cache.
         limit_bytes: most bytes of the cache.
         free_bytes: that may be written where the cache is or will be (``training.features.writer.free_bytes``).
         epochs: how often every document is read.
@@ -95,27 +96,24 @@ def plan(
         batch_tokens: most tokens of a forward.
 
     Raises:
-        TrainingError: no documents, a cache of another target or without a layer, or mode "cached" without the disk
-            for what the bound allows.
+        TrainingError: no documents; or with mode "cached" a cache of another target or without a layer, or no disk for
+            what the bound allows.
     """
     if not documents:
         raise TrainingError("there are no documents to make features of; make answers with `dflash-hf data regenerate`")
-    description = CacheDescription.of(view, layer_ids, final)
-    if cached_already is not None:
-        description = cached_already.description
-        description.refuse_target(view, cached_already.folder)
-        description.refuse_layers(layer_ids, final, cached_already.folder)
+    cached_already, refusal = _usable(cached_already, view, layer_ids, final, mode)
+    description = CacheDescription.of(view, layer_ids, final) if cached_already is None else cached_already.description
     chosen, left_out = documents_to_make(documents, cached_already, description, limit_bytes)
-    keys = [document_key(document.id, document.ids) for document in documents]
+    keys = [document_key(document.ids) for document in documents]
     held = [cached_already is not None and key in cached_already for key in keys]
     lengths = [len(document.ids) - 1 for document in documents]
     speed = tokens_per_second or measured_speed(view, documents, layer_ids, final=final, batch_tokens=batch_tokens)
     tokens, missing = sum(lengths), sum(lengths[place] for place in chosen)
     held_tokens = sum(length for length, here in zip(lengths, held, strict=True) if here)
     outside = tokens - held_tokens - missing if left_out else 0
-    missing_bytes = sum(description.document_bytes(documents[place].id, len(documents[place].ids)) for place in chosen)
+    missing_bytes = sum(description.document_bytes(len(documents[place].ids)) for place in chosen)
     fill, cached, online = missing / speed, (missing + outside * epochs) / speed, tokens * epochs / speed
-    choice, reason = _choose(mode, left_out, missing_bytes, limit_bytes, free_bytes, cached, online)
+    choice, reason = _choose(mode, refusal, left_out, missing_bytes, limit_bytes, free_bytes, cached, online)
     return FeaturePlan(
         mode=choice,
         reason=reason,
@@ -127,7 +125,7 @@ def plan(
         left_out=left_out,
         disk_bytes=0 if cached_already is None else cached_already.bytes,
         missing_bytes=missing_bytes,
-        whole_bytes=sum(description.document_bytes(document.id, len(document.ids)) for document in documents),
+        whole_bytes=sum(description.document_bytes(len(document.ids)) for document in documents),
         limit_bytes=limit_bytes,
         free_bytes=free_bytes,
         tokens_per_second=speed,
@@ -135,6 +133,22 @@ def plan(
         cached_seconds=cached,
         online_seconds=online,
     )
+
+
+def _usable(
+    cache: FeatureCache | None, view: TargetView, layer_ids: Sequence[int], final: bool, mode: FeatureMode
+) -> tuple[FeatureCache | None, str]:
+    """The cache, where this run can read it; else None, and why not."""
+    if cache is None or mode == "online":
+        return None, ""
+    try:
+        cache.description.refuse_target(view, cache.folder)
+        cache.description.refuse_layers(layer_ids, final, cache.folder)
+    except TrainingError as error:
+        if mode == "cached":
+            raise
+        return None, str(error)
+    return cache, ""
 
 
 def measured_speed(
@@ -170,7 +184,14 @@ def _finish(view: TargetView) -> None:
 
 
 def _choose(
-    mode: FeatureMode, left_out: int, missing: int, limit: int, free: int, cached: float, online: float
+    mode: FeatureMode,
+    refusal: str,
+    left_out: int,
+    missing: int,
+    limit: int,
+    free: int,
+    cached: float,
+    online: float,
 ) -> tuple[Literal["cached", "online"], str]:
     if mode == "online":
         return "online", "as asked"
@@ -181,6 +202,8 @@ def _choose(
                 "a lower bound, another folder, or compute the features on the fly"
             )
         return "cached", "as asked"
+    if refusal:
+        return "online", refusal
     if left_out:
         return "online", f"all documents do not fit the bound of {size(limit)}"
     if missing > free:

@@ -126,19 +126,26 @@ class FeatureWriter:
         Raises:
             TrainingError: the disk is full, or the shapes are not those of the description.
         """
-        key = document_key(document_id, ids)
+        key = document_key(ids)
         if key in self:
             return True
         planes = self._planes(document_id, len(ids) - 1, taps, final)
-        size = self.description.document_bytes(document_id, len(ids))
-        if self._used + self._pending_bytes + size > self.limit_bytes:
+        if not self.has_room(len(ids)):
             self.left_out += 1
             return False
         self._pending[key] = planes
-        self._pending_bytes += size
+        self._pending_bytes += self.description.document_bytes(len(ids))
         if self._pending_bytes >= self.shard_bytes:
             self.flush()
         return True
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether the bound lets in another document of so many tokens."""
+        return self._used + self._pending_bytes + self.description.document_bytes(tokens) <= self.limit_bytes
+
+    def leave_out(self, ids: Sequence[int]) -> None:
+        """Count a document with these tokens as kept out by the bound, unless it is held."""
+        self.left_out += document_key(ids) not in self
 
     def flush(self) -> None:
         """Write what is pending as a shard.
