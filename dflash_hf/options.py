@@ -26,8 +26,8 @@ class DFlashOptions:
             probability the target gives it. ``"sampled"``: drawn from the drafter and kept by the ratio rule. Both
             leave the target's distribution exact. ``"auto"`` draws where a slot knows what was drawn before it, and
             takes the likeliest where slots are independent: there that keeps more.
-        trace_probabilities: also record the target's and the drafter's probability of every drafted token. Costs a
-            softmax over the vocabulary per drafted token.
+        trace_probabilities: also record the target's and the drafter's probability of every drafted token, and the
+            target's of its own tokens. Costs a softmax over the vocabulary per token.
         least_confidence: a drafter with a confidence head (DSpark) ends its draft before the first token that it
             expects to be reached and kept with less than this probability; 0 never does.
         draft_window: how many of the newest tokens the drafter sees, the one it drafts after included; ``None``: as

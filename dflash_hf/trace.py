@@ -42,6 +42,7 @@ class RoundRecord:
     round_ms: float = 0.0  # the whole round, commit included
     target_p: list[float | None] | None = None  # the target's probability of each drafted token, when asked
     draft_q: list[float] | None = None  # the drafter's own
+    bonus_p: float | None = None  # the target's probability of its own token, when asked
     row: int = 0  # of the batch, which is decoded row after row
 
     @property
@@ -68,6 +69,7 @@ class Trace:
 
     prompt_tokens: int = 0
     first_token: int | None = None
+    first_token_p: float | None = None  # the target's probability of it, when asked
     rounds: list[RoundRecord] = field(default_factory=list)
     prefill_ms: float = 0.0
     total_ms: float = 0.0

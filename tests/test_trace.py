@@ -52,6 +52,7 @@ rounds = st.lists(st.integers(0, 9), max_size=5).flatmap(
         cut=st.booleans(),
         target_ms=st.floats(0, 1e4),
         target_p=st.one_of(st.none(), st.just([None] * len(drafted))),
+        bonus_p=st.none() | st.floats(0, 1),
     )
 )
 
@@ -64,6 +65,7 @@ row = st.builds(Trace, rounds=st.lists(rounds, max_size=2), first_token=st.integ
         Trace,
         rounds=st.lists(rounds, max_size=6),
         prompt_tokens=st.integers(0, 99),
+        first_token_p=st.none() | st.floats(0, 1),
         fallback=st.none() | st.text(),
         rows=st.lists(row, max_size=3),
     )

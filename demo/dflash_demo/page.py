@@ -23,7 +23,7 @@ from dflash_demo.story import Story
 from dflash_demo.telling import Tell, ended, follow, teller
 from dflash_demo.view.component import RunView
 from dflash_demo.visitors import Ticket, Visitors
-from dflash_hf import DFlashError
+from dflash_hf import DFlashError, OptionsError
 from dflash_hf.bench.pair import DTYPES
 
 __all__ = ["build"]
@@ -59,7 +59,7 @@ def build(
         )
         with gr.Row(elem_id="ask"):
             prompt = gr.Textbox(label="Prompt", value=EXAMPLES[0].prompt, lines=2, max_lines=12, scale=5,
-                                max_length=limits.prompt_characters, elem_id="prompt")  # fmt: skip
+                                elem_id="prompt")  # fmt: skip
             with gr.Column(scale=1, min_width=140):
                 generate = gr.Button("Generate", variant="primary", elem_id="generate")
                 stop = gr.Button("Stop", elem_id="stop")
@@ -71,7 +71,7 @@ def build(
         gr.Examples([[example.prompt] for example in EXAMPLES], inputs=[prompt], label="Try",
                     example_labels=[example.label for example in EXAMPLES])  # fmt: skip
         tell: Tell = gpu(teller(pairs, limits))
-        _wire(pairs, visitors, tell, [prompt, *settings], generate, stop, view, download, upload)
+        _wire(pairs, visitors, limits, tell, [prompt, *settings], generate, stop, view, download, upload)
         page.unload(_leaving(visitors))
         endpoint = answering(tell, visitors)
         gr.api(endpoint, api_name="generate", **_QUEUE)
@@ -107,17 +107,23 @@ def _settings(limits: Limits) -> list[Any]:
 
 
 def _wire(
-    pairs: Pairs, visitors: Visitors, tell: Tell, asked: list[Any], generate: Any, stop: Any, view: Any,
-    download: Any, upload: Any,
+    pairs: Pairs, visitors: Visitors, limits: Limits, tell: Tell, asked: list[Any], generate: Any, stop: Any,
+    view: Any, download: Any, upload: Any,
 ) -> None:  # fmt: skip
     def begin(request: gr.Request, *values: Any) -> tuple[str, Any]:
-        ticket = Ticket(_request(values))
+        cleared, wanted = gr.update(value=None, interactive=False), _request(values)
+        try:
+            wanted.checked(limits)
+        except OptionsError as error:  # before a prompt of any length is sent back
+            visitors.leave(_visitor(request))
+            return json.dumps(_refused(error)), cleared
+        ticket = Ticket(wanted)
         before, story = visitors.begin(_visitor(request), ticket), Story.of(ticket)
         if before:
             story.say("info", f"{before} {'run is' if before == 1 else 'runs are'} before yours.")
         elif pairs.loaded is None:
             story.say("info", "The pair is being loaded ...")
-        return json.dumps(story.message()), gr.update(value=None, interactive=False)
+        return json.dumps(story.message()), cleared
 
     def show(request: gr.Request) -> Iterator[tuple[Any, Any]]:
         for kind, body in follow(tell, visitors, _visitor(request)):
@@ -156,6 +162,13 @@ def _wire(
 def _over(ticket: Ticket | None, phase: str, kind: str, text: str) -> Any:
     """For the view: a run that never began, and why; nothing where there is none."""
     return gr.skip() if ticket is None else json.dumps(ended(Story.of(ticket).message(), phase, kind, text))
+
+
+def _refused(error: OptionsError) -> dict[str, Any]:
+    """What the view shows of a run that was not asked for as it may be."""
+    ticket = Ticket(Request(""))
+    ticket.stop()
+    return ended(Story.of(ticket).message(), "failed", "error", str(error))
 
 
 def _request(values: tuple[Any, ...]) -> Request:

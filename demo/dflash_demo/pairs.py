@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,18 +49,22 @@ class Pairs:
         with self._lock:
             if self._held is None or self._held[0] != wanted:
                 self._held = None  # before the next one is loaded: memory for one is all a small machine has
+                gc.collect()  # an attached model holds itself: its own `generate` is bound to it
                 pair = replace(self.source, dtype=wanted).load(say)
                 if self._warms_up:
                     _warm_up(pair)
                 self._held = (wanted, pair)
             return self._held[1]
 
-    def preload(self) -> None:
-        """Load in the background. Where that fails the first run says why, to whoever asked for it."""
+    def preload(self, say: Callable[[str], None] = lambda text: None) -> None:
+        """Load in the background; ``say`` is told what is loaded, and which drafter was chosen.
+
+        Where that fails the first run says why, to whoever asked for it.
+        """
 
         def load() -> None:
             try:
-                self.get("auto")
+                self.get("auto", say)
             except Exception as error:
                 _log.warning("the pair cannot be loaded: %s", error)
 

@@ -18,9 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dflash_demo.runs import Run
 from dflash_demo.story import round_message, rounds_of
+from dflash_demo.tokens import special_names
 from dflash_hf import RoundRecord, Trace, TraceError
 from dflash_hf.bench.pair import Pair
 from dflash_hf.streaming import decoder_of
+from dflash_hf.target.view import model_name, public_name
 
 __all__ = ["MAX_BYTES", "MAX_DRAFTED", "MAX_IDS", "MAX_TOKENS", "read_run", "saved_run"]
 
@@ -67,6 +69,7 @@ class SavedRun(BaseModel):
     probabilities: bool
     trace: dict[str, Any]
     texts: list[_Texts]  # round 0 is the prefill
+    specials: dict[int, str] = {}  # names of tokens without a text, by id
     drafted_run: _Clock
     plain_run: _Clock | None
     verdict: _Verdict | None
@@ -89,6 +92,8 @@ def saved_run(run: Run, made: str) -> dict[str, Any]:
         for round_ in message["rounds"]
     ]
     body = {name: message[name] for name in kept}
+    used, names = set(_ids(run.outcome.trace)), run.outcome.specials
+    body["specials"] = {str(token): name for token, name in sorted(names.items()) if token in used}
     return {"schema": "dflash-hf/run/1", **body, "made": made, "texts": texts, "trace": run.outcome.trace.to_dict()}
 
 
@@ -100,7 +105,8 @@ def read_run(source: str | Path, pair: Pair | None) -> dict[str, Any]:
         pair: loaded, for the texts of a bare trace; None when there is none.
 
     Raises:
-        TraceError: the file is too large, damaged, of another kind, or a bare trace of another target.
+        TraceError: the file is too large, damaged, of another kind or without a token, or a bare trace of another
+            target.
     """
     path = Path(source)
     if path.stat().st_size > MAX_BYTES:
@@ -139,9 +145,10 @@ def _checked_trace(data: dict[str, Any]) -> Trace:
 
 
 def _bare(trace: Trace, pair: Pair | None) -> dict[str, Any]:
+    _refuse_empty(trace)
     if pair is None:
         raise TraceError("This trace holds token ids only, and the pair that turns them into text is not loaded yet.")
-    if trace.target not in (pair.names["target"], ""):
+    if trace.target not in (pair.names["target"], public_name(model_name(pair.model)), ""):
         raise TraceError(
             f"This trace was made with {trace.target}, and this page has {pair.names['target']}. Start the demo with "
             "that target, or load a file downloaded from a page like this one: it carries its text."
@@ -152,12 +159,25 @@ def _bare(trace: Trace, pair: Pair | None) -> dict[str, Any]:
         raise TraceError(f"The trace is damaged: {pair.names['target']} has no token {outside[0]}.")
     return _message(
         trace,
-        rounds=rounds_of(trace, decoder_of(pair.tokenizer)),
+        rounds=rounds_of(trace, decoder_of(pair.tokenizer), special_names(pair.tokenizer)),
         prompt="",
         pair={"target": trace.target, "drafter": trace.drafter, "dtype": trace.dtype, "device": trace.device},
         drafted_run=_clock_of(trace),
         notice="A trace without its prompt and without a plain run: replayed as it was recorded.",
     )
+
+
+def _refuse_empty(trace: Trace) -> None:
+    if trace.first_token is not None or trace.rounds:
+        return
+    if trace.rows:
+        raise TraceError(
+            f"This trace is of a batch of {len(trace.rows)} rows, and this page shows one answer. Save one row: "
+            "trace.rows[0].to_json(path)."
+        )
+    if trace.fallback:
+        raise TraceError(f"There is nothing to replay: nothing was drafted. {trace.fallback}")
+    raise TraceError("There is nothing to replay: the trace has no token.")
 
 
 def _refuse_endless(trace: Trace) -> None:
@@ -177,6 +197,7 @@ def _ids(trace: Trace) -> list[int]:
 
 def _whole(saved: SavedRun) -> dict[str, Any]:
     trace = _checked_trace(saved.trace)
+    _refuse_empty(trace)
     records = ([] if trace.first_token is None else [_prefill(trace)]) + trace.rounds
     if len(records) != len(saved.texts):
         raise TraceError(f"The run is damaged: {len(records)} rounds, texts of {len(saved.texts)}.")
@@ -186,7 +207,7 @@ def _whole(saved: SavedRun) -> dict[str, Any]:
         sizes = (len(texts.tokens), len(texts.rejected))
         if sizes != (record.committed, len(record.drafted) - record.accepted):
             raise TraceError(f"The run is damaged: round {number} has texts of other tokens.")
-        rounds.append(round_message(number, record, texts.tokens, texts.rejected, at))
+        rounds.append(round_message(number, record, texts.tokens, texts.rejected, at, saved.specials))
     stopped = not (saved.drafted_run.done and (saved.plain_run is None or saved.plain_run.done))
     made = f", made {saved.made}" if saved.made else ""
     return _message(
@@ -205,7 +226,8 @@ def _whole(saved: SavedRun) -> dict[str, Any]:
 
 
 def _prefill(trace: Trace) -> RoundRecord:
-    return RoundRecord([], 0, trace.first_token, target_ms=trace.prefill_ms, round_ms=trace.prefill_ms)
+    took = trace.prefill_ms
+    return RoundRecord([], 0, trace.first_token, target_ms=took, round_ms=took, bonus_p=trace.first_token_p)
 
 
 def _clock_of(trace: Trace) -> dict[str, Any]:

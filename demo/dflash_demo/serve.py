@@ -40,7 +40,7 @@ def serve(
     from dflash_demo.pairs import Pairs
 
     pairs = Pairs(source)
-    pairs.preload()
+    pairs.preload(say)
     page = build(pairs, limits, mcp=mcp)
     page.launch(
         server_name=host,

@@ -6,7 +6,7 @@ value that comes from a model or a visitor is a string the browser shows as text
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -82,12 +82,18 @@ class Story:
             "why": self.why,
         }
 
-    def settle(self, texts: Sequence[str]) -> None:
+    def introduce(self, pair: dict[str, str], block: int, notice: dict[str, str] | None) -> None:
+        """The pair is there and the run begins."""
+        self.pair, self.block, self.notice, self.phase = pair, block, notice, "prefill"
+
+    def settle(self, texts: Sequence[str], first_token_p: float | None = None) -> None:
         """The finished answer's texts, one a token. Where they are not what was told, the run is told anew.
 
         They differ when the answer ends inside a character, or its decoder rewrites what it gave before.
         """
         tokens = [token for told in self.rounds for token in told["tokens"]]
+        if tokens and first_token_p is not None:
+            tokens[0][3] = _rounded([first_token_p], 0)  # known only when the call is over
         if [token[0] for token in tokens] != list(texts):
             for token, text in zip(tokens, texts, strict=True):
                 token[0] = text
@@ -101,15 +107,15 @@ class Story:
 class Rounds:
     """Records to messages, in order: the texts of a round depend on those before it."""
 
-    def __init__(self, decode: Decode) -> None:
-        self._decode, self._texts = decode, TokenTexts(decode)
+    def __init__(self, decode: Decode, specials: Mapping[int, str] | None = None) -> None:
+        self._decode, self._texts, self._specials = decode, TokenTexts(decode), specials or {}
         self._anchor, self._at, self._number = 0, 0.0, 0
 
-    def prefill(self, token: int, seconds: float) -> dict[str, Any]:
+    def prefill(self, token: int, seconds: float, p: float | None = None) -> dict[str, Any]:
         """Round 0: the prompt was read, and the target said its first token."""
         self._anchor, self._at = token, seconds
-        record = RoundRecord([], 0, token, target_ms=1e3 * seconds, round_ms=1e3 * seconds)
-        return round_message(0, record, self._texts.push([token]), [], self._at)
+        record = RoundRecord([], 0, token, target_ms=1e3 * seconds, round_ms=1e3 * seconds, bonus_p=p)
+        return round_message(0, record, self._texts.push([token]), [], self._at, self._specials)
 
     def add(self, record: RoundRecord) -> dict[str, Any]:
         """The next round."""
@@ -117,11 +123,17 @@ class Rounds:
         self._number += 1
         self._at += record.round_ms / 1e3
         self._anchor = ([self._anchor] + record.tokens)[-1]
-        return round_message(self._number, record, self._texts.push(record.tokens), rejected, self._at)
+        texts = self._texts.push(record.tokens)
+        return round_message(self._number, record, texts, rejected, self._at, self._specials)
 
 
 def round_message(
-    number: int, record: RoundRecord, texts: Sequence[str], rejected: Sequence[str], at: float
+    number: int,
+    record: RoundRecord,
+    texts: Sequence[str],
+    rejected: Sequence[str],
+    at: float,
+    specials: Mapping[int, str],
 ) -> dict[str, Any]:
     """One round for the browser.
 
@@ -130,15 +142,19 @@ def round_message(
         texts: of the committed tokens, in order.
         rejected: texts of the drafted tokens that were not kept.
         at: seconds from the start of the call to the end of this round.
+        specials: names of tokens that are no text, by id.
     """
-    p, q = record.target_p or [], record.draft_q or []
+    p, q, kept = record.target_p or [], record.draft_q or [], record.accepted
 
-    def entry(text: str, place: int, *kind: str) -> list[Any]:
-        return [text, *kind, place + 1, _rounded(p, place), _rounded(q, place)]
+    def named(token: int) -> list[str]:
+        return [specials[token]] if token in specials else []
 
-    kept = record.accepted
-    tokens = [entry(text, place, "draft") for place, text in enumerate(texts[:kept])]
-    tokens += [[text, "own", kept + 1, None, None] for text in texts[kept:]]
+    def drafted(text: str, place: int, *kind: str) -> list[Any]:
+        return [text, *kind, place + 1, _rounded(p, place), _rounded(q, place), *named(record.drafted[place])]
+
+    tokens = [drafted(text, place, "draft") for place, text in enumerate(texts[:kept])]
+    if record.bonus is not None:
+        tokens.append([texts[kept], "own", kept + 1, _rounded([record.bonus_p], 0), None, *named(record.bonus)])
     times = (record.drafter_ms, record.head_ms, record.target_ms, record.round_ms)
     return {
         "n": number,
@@ -146,16 +162,16 @@ def round_message(
         "accepted": kept,
         "cut": record.cut,
         "tokens": tokens,
-        "rejected": [entry(text, kept + place) for place, text in enumerate(rejected)],
+        "rejected": [drafted(text, kept + place) for place, text in enumerate(rejected)],
         "ms": [round(time, 2) for time in times],
         "at": round(at, 4),
     }
 
 
-def rounds_of(trace: Trace, decode: Decode) -> list[dict[str, Any]]:
+def rounds_of(trace: Trace, decode: Decode, specials: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
     """All rounds of a finished trace."""
-    teller = Rounds(decode)
-    begun = [] if trace.first_token is None else [teller.prefill(trace.first_token, trace.prefill_ms / 1e3)]
+    teller, first = Rounds(decode, specials), trace.first_token
+    begun = [] if first is None else [teller.prefill(first, trace.prefill_ms / 1e3, trace.first_token_p)]
     rounds = begun + [teller.add(record) for record in trace.rounds]
     tokens = [token for told in rounds for token in told["tokens"]]
     for token, text in zip(tokens, texts_of_trace(decode, trace.tokens), strict=True):

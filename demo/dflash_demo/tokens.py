@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dflash_hf.streaming import Decode, SpanStream, split_text
 
-__all__ = ["TokenTexts", "texts_of_rejected", "texts_of_trace"]
+__all__ = ["TokenTexts", "special_names", "texts_of_rejected", "texts_of_trace"]
 
 
 class TokenTexts:
@@ -40,3 +41,9 @@ def texts_of_trace(decode: Decode, ids: Sequence[int]) -> list[str]:
 def texts_of_rejected(decode: Decode, anchor: int, drafted: Sequence[int], accepted: int) -> list[str]:
     """The texts of a round's rejected tokens, as they would have read after the tokens before them."""
     return split_text(decode, [[anchor], *([token] for token in drafted)])[1 + accepted :]
+
+
+def special_names(tokenizer: Any) -> dict[int, str]:
+    """What stands for no text (ends of text and of turns), by id: decoders leave these tokens out."""
+    added = {token: str(kind) for token, kind in tokenizer.added_tokens_decoder.items() if kind.special}
+    return {**dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)), **added}

@@ -37,7 +37,8 @@ class Sampling:
         length = {"max_new_tokens": max_new_tokens or self.max_new_tokens}
         if self.greedy:
             return {**length, "do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        return {**length, "do_sample": True, "temperature": self.temperature, "top_p": self.top_p}
+        drawn = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0, "min_p": None}
+        return {**length, "do_sample": True, **drawn}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,16 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Loaded models. ``names`` ("target", "drafter") are for people: never a path in the cache."""
+    """Loaded models. ``names`` ("target", "drafter") are for people and files: of a folder only its last part.
+
+    ``thinking`` says in which mode the drafter was trained, where that is known.
+    """
 
     model: PreTrainedModel
     drafter: DFlashDrafter
     tokenizer: PreTrainedTokenizerBase
     names: dict[str, str]
+    thinking: bool | None = None
 
     def describe(self) -> str:
         """Target, drafter, dtype and device in one line."""
@@ -80,22 +84,27 @@ class PairSource:
         Raises:
             DFlashError: a model cannot be had, or the two do not fit.
         """
+        from dflash_hf.pretrained.auto import known_thinking
         from dflash_hf.pretrained.smollm2 import (
             embedded_drafter_folder,
             embedded_target_folder,
             embedded_target_is_ready,
             embedded_target_name,
         )
+        from dflash_hf.target.view import public_name
 
         if self.drafter == "auto":
             return self.chosen(say).load(say)
         drafter = self.drafter or embedded_drafter_folder()
-        names = {"target": self.target or embedded_target_name(), "drafter": self.drafter or "the embedded drafter"}
+        names = {
+            "target": public_name(self.target) if self.target else embedded_target_name(),
+            "drafter": public_name(self.drafter) if self.drafter else "the embedded drafter",
+        }
         if self.target is None and not embedded_target_is_ready():
             say(f"dequantising {names['target']}; this happens once and takes about half a minute")
         target = self.target or embedded_target_folder()
         say(f"loading {names['target']} with {names['drafter']}")
-        return Pair(*self._load(str(target), str(drafter)), names)
+        return Pair(*self._load(str(target), str(drafter)), names, known_thinking(str(drafter)))
 
     def chosen(self, say: Callable[[str], None] = lambda text: None) -> PairSource:
         """The same source with a drafter's name in the place of ``"auto"``; says which.

@@ -32,6 +32,7 @@ class Verdict:
     accepted: int  # the first so many of them were drafted
     done: bool  # the text ends with them
     target_p: list[float | None] | None = None  # of each drafted token, when asked; None where it was not looked at
+    own_p: float | None = None  # of the target's own token, when asked and there is one
 
 
 class Acceptance:
@@ -40,7 +41,7 @@ class Acceptance:
     Args:
         processors, criteria, config: as the host prepared them.
         show: called with each committed token once the criteria have seen it.
-        probabilities: also give the target's probability of each drafted token.
+        probabilities: also give the target's probability of each drafted token and of its own.
     """
 
     def __init__(
@@ -117,19 +118,27 @@ class Acceptance:
         if self.scores is not None:
             self.scores += tuple(scores[place, None].clone() for place in range(len(tokens)))
         full = self.limit is not None and ids.shape[1] + len(tokens) >= self.limit
+        accepted = min(accepted, len(tokens))
         target_p: list[float | None] | None = None
+        own_p: float | None = None
         if self.probabilities:
-            target_p = torch.softmax(scores, dim=-1)[: len(drafted)].gather(1, drafted[:, None]).flatten().tolist()
+            p = torch.softmax(scores, dim=-1)
+            of_draft = p[: len(drafted)].gather(1, drafted[:, None])
+            of_own = p[len(tokens) - 1].gather(0, picks[len(tokens) - 1 : len(tokens)])
+            found = torch.cat([of_draft.flatten(), of_own]).tolist()
+            target_p, own_p = found[:-1], found[-1]
         done = full or tokens[-1] in self.ends
         for token in tokens:
             self.show(token)
-        return Verdict(picks[None, : len(tokens)], tokens, proposed, min(accepted, len(tokens)), done, target_p)
+        own_p = own_p if accepted < len(tokens) else None  # the text may end on a drafted token
+        return Verdict(picks[None, : len(tokens)], tokens, proposed, accepted, done, target_p, own_p)
 
     def _walk(self, ids: Tensor, logits: Tensor, drafted: Tensor, q: Tensor | None) -> Verdict:
         """Place by place, as plain decoding would go, until the first disagreement or the end."""
         start, proposed, tokens = ids.shape[1], drafted.tolist(), list[int]()
         accepted, done = 0, 0
         target_p: list[float | None] = [None] * len(proposed)
+        own_p: float | None = None
         for place, row in enumerate(logits):
             scores = self.processors(ids, row[None])
             here = slice(place, place + 1)
@@ -137,13 +146,17 @@ class Acceptance:
             ids = torch.cat([ids, token[None]], dim=1)
             if self.scores is not None:
                 self.scores += (scores,)
-            if self.probabilities and place < len(proposed):
-                target_p[place] = float(torch.softmax(scores[0], dim=-1)[proposed[place]])
+            p = torch.softmax(scores[0], dim=-1) if self.probabilities else None
+            if p is not None and place < len(proposed):
+                target_p[place] = float(p[proposed[place]])
             ended = self.criteria(ids, self.scores).all().to(token)
             number, agreed, done = torch.stack([token[0], kept, ended]).tolist()  # a place's one copy to the host
             tokens.append(number)
             self.show(number)
             accepted += agreed
+            if p is not None and not agreed:
+                own_p = float(p[number])
             if done or not agreed:
                 break
-        return Verdict(ids[:, start:], tokens, proposed, accepted, bool(done), target_p if self.probabilities else None)
+        given = target_p if self.probabilities else None
+        return Verdict(ids[:, start:], tokens, proposed, accepted, bool(done), given, own_p)

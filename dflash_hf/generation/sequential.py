@@ -139,7 +139,7 @@ class SequentialLoop:
         call.state.begin(rows.seen)
         logits = self.outputs.logits[0, -1:]
         verdict = self.acceptance.verdict(self.ids, logits, None)
-        self.trace.first_token = verdict.tokens[0]
+        self.trace.first_token, self.trace.first_token_p = verdict.tokens[0], verdict.own_p
         self.returned.add_prefill(self.outputs)
         self.ids = torch.cat([self.ids, verdict.ids], dim=1)
         self.done = verdict.done
@@ -211,7 +211,8 @@ class SequentialLoop:
         call, drafted = self.call, verdict.drafted
         bonus = verdict.tokens[-1] if len(verdict.tokens) > verdict.accepted else None
         cut = verdict.done or not whole  # a draft that confidence ended had its room
-        record = RoundRecord(drafted, verdict.accepted, bonus, cut=cut, target_p=verdict.target_p, row=call.row)
+        record = RoundRecord(drafted, verdict.accepted, bonus, cut=cut, row=call.row)
+        record.target_p, record.bonus_p = verdict.target_p, verdict.own_p
         if call.options.trace_probabilities and draft is not None:
             record.draft_q = draft.probabilities().tolist()
         return record

@@ -17,7 +17,7 @@ from dflash_hf.errors import OptionsError
 from dflash_hf.pretrained.known_pairs import KNOWN_PAIRS, KnownPair
 from dflash_hf.target.view import public_name
 
-__all__ = ["AUTO", "Choice", "choose_drafter"]
+__all__ = ["AUTO", "Choice", "choose_drafter", "known_thinking"]
 
 AUTO = "auto"
 _MARKS = ("dflash", "dspark", "domino", "jetspec", "dfly", "dflare", "speculator")  # of tags and names on the Hub
@@ -66,6 +66,21 @@ def choose_drafter(target: str, *, local_files_only: bool = False, token: str | 
             if found is not None:
                 return Choice(found, None, f"its card on the Hub names {target} as base_model")
     raise OptionsError(f'drafter="auto": no drafter is known for {public_name(target)}; {asked}. {_nearest(target)}')
+
+
+def known_thinking(drafter: str) -> bool | None:
+    """The thinking mode a drafter was trained in, by the table of known pairs; a folder is known by its name.
+
+    Args:
+        drafter: Hub id or folder.
+    """
+    folder = _is_folder(drafter)
+    wanted = (_folder_name(Path(drafter)) if folder else drafter).lower()
+    for pair in KNOWN_PAIRS:
+        name = pair.drafter.lower()
+        if wanted == (name.rpartition("/")[2] if folder else name):
+            return pair.thinking
+    return None
 
 
 def _known(target: str) -> KnownPair | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def public_name(name: str) -> str:
     >>> public_name("org/model"), public_name("/data/models/SmolLM2-135M-Instruct")
     ('org/model', 'SmolLM2-135M-Instruct')
     """
-    return Path(name).name if Path(name).is_absolute() or Path(name).is_dir() else name
+    return Path(os.path.abspath(name)).name if Path(name).is_absolute() or Path(name).is_dir() else name
 
 
 def view_target(model: PreTrainedModel) -> TargetView:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from threading import current_thread
+from time import sleep
 
 import pytest
 import torch
@@ -190,3 +192,86 @@ def test_numbers_that_are_none_reach_no_browser(pairs: Pairs, monkeypatch: pytes
 
     monkeypatch.setattr(module, "compare", lambda *arguments: Found())
     json.dumps(told(Run(pairs, Ticket(ASKED), LIMITS))[-1], allow_nan=False)
+
+
+def test_texts_are_made_outside_the_timed_calls(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever reads the messages; and all of them before the plain run is timed."""
+    import dflash_demo.runs as module
+
+    add, plain = module.Rounds.add, module.plain
+    makers: set[str] = set()
+    told: list[int] = []
+    run = Run(pairs, Ticket(ASKED), LIMITS)
+
+    def slow(self, record):
+        makers.add(current_thread().name)
+        sleep(0.02)
+        return add(self, record)
+
+    def watched(*arguments, **options) -> Answer:
+        told.append(len(run.story.rounds))
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(module.Rounds, "add", slow)
+    monkeypatch.setattr(module, "plain", watched)
+    last = list(run.messages())[-1]
+    assert makers == {current_thread().name}
+    assert told == [last["count"]] and last["count"] == 1 + len(run.outcome.trace.rounds)
+
+
+def test_a_stop_loses_no_round_that_was_made(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_demo.runs as module
+
+    add = module.Rounds.add
+    monkeypatch.setattr(module.Rounds, "add", lambda self, record: (sleep(0.02), add(self, record))[1])
+    ticket = Ticket(replace(ASKED, max_new_tokens=200))
+    run = Run(pairs, ticket, LIMITS)
+    for message in run.messages():
+        if message["count"] > 2:
+            ticket.stop()
+    assert message["phase"] == "stopped"
+    assert len(message["rounds"]) == 1 + len(run.outcome.trace.rounds)
+    assert "".join(token[0] for each in message["rounds"] for token in each["tokens"]) == run.outcome.text
+
+
+def test_own_tokens_have_the_targets_probability(pairs: Pairs) -> None:
+    run = Run(pairs, Ticket(replace(ASKED, plain=False)), LIMITS)
+    last = told(run)[-1]
+    own = [token for round_ in last["rounds"] for token in round_["tokens"] if token[1] == "own"]
+    trace = run.outcome.trace
+    recorded = [trace.first_token_p, *(record.bonus_p for record in trace.rounds if record.bonus is not None)]
+    assert [token[3] for token in own] == [round(p, 4) for p in recorded] and all(0 < p <= 1 for p in recorded)
+
+
+def test_a_text_that_cannot_be_judged_leaves_the_run_done(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_demo.runs as module
+
+    plain = module.plain
+
+    def other(*arguments, **options) -> Answer:
+        answer = plain(*arguments, **options)
+        return Answer([*answer.tokens[:5], 7], answer.seconds)
+
+    monkeypatch.setattr(module, "plain", other)
+    monkeypatch.setattr(pairs.get("auto").model.generation_config, "no_repeat_ngram_size", 20)
+    last = told(Run(pairs, Ticket(ASKED), LIMITS))[-1]
+    assert last["phase"] == "done" and last["plain_run"]["done"]
+    assert (last["verdict"]["kind"], last["verdict"]["token"]) == ("unchecked", 5)
+    assert last["verdict"]["text"].startswith("differs at token 5; not judged: the judge replays plain greedy decoding")
+    assert "no_repeat_ngram_size" in last["verdict"]["text"]
+
+
+def test_a_cap_of_nothing_is_the_reason_that_is_given(pairs: Pairs) -> None:
+    last = told(Run(pairs, Ticket(replace(ASKED, draft_cap=0)), LIMITS))[-1]
+    assert last["why"] == "Nothing was drafted: the draft cap is 0."
+
+
+def test_the_reason_is_asked_for_with_both_first_tokens(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_demo.runs as module
+
+    asked = []
+    monkeypatch.setattr(module, "why_no_gain", lambda *arguments: asked.append(arguments))
+    last = told(Run(pairs, Ticket(ASKED), LIMITS))[-1]
+    ((_, drafted, plain, cap),) = asked
+    assert (drafted.message(), plain.message(), cap) == (last["drafted_run"], last["plain_run"], None)
+    assert 0 < drafted.first_token < drafted.seconds and 0 < plain.first_token < plain.seconds

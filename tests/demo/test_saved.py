@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from dflash_demo.runs import Run
 from dflash_demo.saved import read_run, saved_run
 from dflash_demo.settings import Limits, Request
 from dflash_demo.visitors import Ticket
-from dflash_hf import Trace, TraceError
+from dflash_hf import Trace, TraceError, last_trace
+from dflash_hf.bench.prompts import encode
+from tests.cli.conftest import Files
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,57 @@ def test_a_bare_trace_of_another_target_is_refused_by_name(run: Run, pairs: Pair
         read_run(written(tmp_path, trace), pairs.get("auto"))
     with pytest.raises(TraceError, match="not loaded yet"):
         read_run(written(tmp_path, trace), None)
+
+
+def test_a_trace_of_the_library_is_replayed_as_it_is(pairs: Pairs, files: Files, tmp_path: Path) -> None:
+    """Its target is the model's own name, whatever the page calls it."""
+    pair = pairs.get("auto")
+    pair.model.generate(**encode(pair.tokenizer, "a walk to"), assistant=pair.drafter, max_new_tokens=9)
+    trace = last_trace()
+    trace.to_json(tmp_path / "trace.json")
+    assert trace.target == files.target.name
+    for name in (pair.names["target"], "A model (of four bits)"):
+        named = replace(pair, names={**pair.names, "target": name})
+        assert read_run(tmp_path / "trace.json", named)["count"] == 1 + len(trace.rounds)
+
+
+def test_files_and_pages_say_no_folder_of_the_server(run: Run, body: dict, files: Files) -> None:
+    said = json.dumps([body, run.story.message()])
+    assert str(files.target.parent) not in said
+    assert body["trace"]["target"] == body["pair"]["target"] == files.target.name
+    assert body["trace"]["drafter"] == body["pair"]["drafter"] == files.drafter.name
+
+
+def test_names_of_special_tokens_go_into_the_file(pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = pairs.get("auto").tokenizer("o")["input_ids"][-1]
+    monkeypatch.setattr("dflash_demo.runs.special_names", lambda tokenizer: {said: "<|o|>", said + 1: "<|other|>"})
+    run = Run(pairs, Ticket(Request("a walk to", max_new_tokens=9, plain=False)), Limits())
+    told = list(run.messages())[-1]["rounds"]
+    assert told[1]["tokens"][0][5:] == ["<|o|>"] and told[0]["tokens"][0][5:] == ["<|o|>"]
+    body = json.loads(json.dumps(saved_run(run, "today")))
+    assert body["specials"] == {str(said): "<|o|>"}
+    found = read_run(written(tmp_path, body), None)["rounds"]
+    assert [round_["tokens"] for round_ in found] == [round_["tokens"] for round_ in told]
+    del body["specials"]  # of a file from before it
+    assert read_run(written(tmp_path, body), None)["rounds"][0]["tokens"][0][5:] == []
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        (Trace(rows=[Trace(first_token=1), Trace(first_token=2)]), r"a batch of 2 rows.*trace\.rows\[0\]\.to_json"),
+        (Trace(fallback="it samples beams"), "nothing was drafted. it samples beams"),
+        (Trace(), "has no token"),
+    ],
+)
+def test_a_trace_with_nothing_to_show_is_refused_with_the_way_out(
+    body: dict, tmp_path: Path, trace: Trace, said: str
+) -> None:
+    with pytest.raises(TraceError, match=said):
+        read_run(written(tmp_path, trace.to_dict()), None)
+    body.update(trace=trace.to_dict(), texts=[])
+    with pytest.raises(TraceError, match=said):
+        read_run(written(tmp_path, body), None)
 
 
 @pytest.mark.parametrize("bytes_", [None, 0, 1_234_567])

@@ -24,12 +24,20 @@ def story() -> Story:
 def test_a_round_has_its_tokens_in_order_with_slots_and_probabilities() -> None:
     rounds = Rounds(decode)
     first = rounds.prefill(72, 0.5)
-    found = rounds.add(record(b"iXY", 1, 33, target_p=[0.9, 0.1, None], draft_q=[0.8, 0.6, 0.4]))
+    found = rounds.add(record(b"iXY", 1, 33, target_p=[0.9, 0.1, None], draft_q=[0.8, 0.6, 0.4], bonus_p=0.7))
     assert first["tokens"] == [["H", "own", 1, None, None]] and first["at"] == 0.5 and first["n"] == 0
-    assert found["tokens"] == [["i", "draft", 1, 0.9, 0.8], ["!", "own", 2, None, None]]
+    assert found["tokens"] == [["i", "draft", 1, 0.9, 0.8], ["!", "own", 2, 0.7, None]]
     assert found["rejected"] == [["X", 2, 0.1, 0.6], ["Y", 3, None, 0.4]]
     assert (found["n"], found["drafted"], found["accepted"], found["at"]) == (1, 3, 1, 0.51)
     assert found["ms"] == [1, 2, 3, 10]
+
+
+def test_special_tokens_are_told_with_their_names_and_never_in_the_text() -> None:
+    rounds = Rounds(lambda ids: decode([each for each in ids if each < 1]), {1: "<|end|>", 2: "<|turn|>"})
+    assert rounds.prefill(2, 0.5, 0.25)["tokens"] == [["", "own", 1, 0.25, None, "<|turn|>"]]
+    found = rounds.add(RoundRecord([1, 2, 9], 1, 1, draft_q=[0.5, 0.25, 0.125]))
+    assert found["tokens"] == [["", "draft", 1, None, 0.5, "<|end|>"], ["", "own", 2, None, None, "<|end|>"]]
+    assert found["rejected"] == [["", 2, None, 0.25, "<|turn|>"], ["", 3, None, 0.125]]
 
 
 def test_a_round_that_ends_on_a_drafted_token_has_no_own_one() -> None:
@@ -68,9 +76,9 @@ def test_a_probability_that_is_no_number_is_not_told() -> None:
 def test_a_trace_tells_the_rounds_the_live_run_told() -> None:
     euro = list("€".encode())
     records = [record(b"a" + bytes(euro[:2]), 3, euro[2]), record(b"zz", 0, 99)]
-    trace = Trace(first_token=72, prefill_ms=250, rounds=records)
+    trace = Trace(first_token=72, first_token_p=0.9, prefill_ms=250, rounds=records)
     live = Rounds(decode)
-    told = [live.prefill(72, 0.25), *(live.add(item) for item in records)]
+    told = [live.prefill(72, 0.25, 0.9), *(live.add(item) for item in records)]
     assert rounds_of(trace, decode) == told
     assert "".join(token[0] for round_ in told for token in round_["tokens"]) == "Ha€c"
 
@@ -89,3 +97,11 @@ def test_an_answer_that_ends_inside_a_character_is_told_to_its_last_byte() -> No
     again = told.run
     told.settle(texts_of_trace(decode, trace.tokens))
     assert told.run == again
+
+def test_the_first_tokens_probability_comes_with_the_end() -> None:
+    told, rounds = story(), Rounds(decode)
+    told.rounds = [rounds.prefill(72, 0)]
+    run = told.run
+    told.settle(["H"], 0.123456)
+    assert told.rounds[0]["tokens"] == [["H", "own", 1, 0.1235, None]] and told.run == run
+

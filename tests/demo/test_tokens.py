@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_demo.tokens import TokenTexts, texts_of_rejected, texts_of_trace
+from dflash_demo.tokens import TokenTexts, special_names, texts_of_rejected, texts_of_trace
 from dflash_hf.streaming import decoder_of
 from tests.cli.conftest import tiny_tokenizer
 
@@ -53,3 +53,13 @@ def test_rejected_tokens_read_as_they_would_have_after_the_others() -> None:
 
     assert texts_of_rejected(words, 0, [1, 2, 3], accepted=1) == [" c", " d"]
     assert texts_of_rejected(words, 0, [1, 2, 3], accepted=3) == []
+
+
+def test_what_a_decoder_leaves_out_has_a_name() -> None:
+    tokenizer = tiny_tokenizer()
+    assert special_names(tokenizer) == {}
+    tokenizer.add_special_tokens({"eos_token": "<|end|>", "additional_special_tokens": ["<|turn|>"]})
+    tokenizer.add_tokens(["<think>"])
+    found = special_names(tokenizer)
+    assert sorted(found.values()) == ["<|end|>", "<|turn|>"]
+    assert all(decoder_of(tokenizer)([token]) == "" for token in found)

@@ -12,7 +12,7 @@ from dflash_hf import load_pair
 from dflash_hf.bench.pair import PairSource
 from dflash_hf.errors import DFlashWarning, OptionsError
 from dflash_hf.generation import pair
-from dflash_hf.pretrained.auto import choose_drafter
+from dflash_hf.pretrained.auto import choose_drafter, known_thinking
 from dflash_hf.pretrained.known_pairs import KNOWN_PAIRS
 from tests.checkpoints.hub_server import Hub, running
 
@@ -107,3 +107,11 @@ def test_a_source_of_commands_says_it_too() -> None:
 def test_the_first_row_of_a_target_is_taken(target: str, drafter: str, thinking: bool | None) -> None:
     choice = choose_drafter(target, local_files_only=True)
     assert (choice.drafter, choice.thinking) == (drafter, thinking)
+
+
+@pytest.mark.parametrize("folder", ["Qwen3-8B-DFlash-b16", "models--z-lab--Qwen3-8B-DFlash-b16/snapshots/" + "1" * 40])
+def test_how_a_drafter_was_trained_is_known_by_its_name(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    assert known_thinking("z-lab/Qwen3-8B-DFlash-b16") is known_thinking(str(tmp_path / folder)) is False
+    assert known_thinking("RedHatAI/Qwen3-8B-speculator.dflash") is None
+    assert known_thinking("owner/Qwen3-8B-DFlash-b16") is None

@@ -79,11 +79,11 @@ function chanceLine(label, name, value) {
   return line("card-chance", label_, track, figure);
 }
 
-function discardedLine(texts) {
+function discardedLine(discarded) {
   const list = line("card-discarded", "discarded ");
-  for (const text of texts) {
+  for (const { text, name } of discarded) {
     const item = document.createElement("del");
-    const { bare, lead } = struckText(text);
+    const { bare, lead } = struckText(text, name);
     item.textContent = clipped(bare, 60);
     item.style.setProperty("--lead", String(lead));
     list.append(item);

@@ -6,18 +6,17 @@ function factsOf(round, pick) {
   facts.round = round.n === 0 ? "prefill" : "round " + round.n;
   facts.outcome = rowCounts(round).said;
   facts.times = timeFacts(round);
-  facts.discarded = round.rejected.map((item) => item[0]);
+  facts.discarded = round.rejected.map(([text, , , , name]) => ({ text, name }));
   return facts;
 }
 
 function tokenFacts(round, index) {
-  const [text, kind, slot, p, q] = round.tokens[index];
+  const [text, kind, slot, p, q, name] = round.tokens[index];
   const own = kind === "own";
   let place = "slot " + slot + " of " + round.drafted;
   if (own) place = round.n === 0 || !round.drafted ? "" : "slot " + slot + ", after the accepted drafts";
   return {
-    title: spelled(text),
-    text,
+    title: spelled(text, name),
     kind: own ? "target’s own token" : "accepted draft",
     mark: own ? "own" : "draft",
     place,
@@ -27,11 +26,10 @@ function tokenFacts(round, index) {
 }
 
 function rejectedFacts(round, index) {
-  const [text, slot, p, q] = round.rejected[index];
+  const [text, slot, p, q, name] = round.rejected[index];
   const first = slot === round.accepted + 1;
   return {
-    title: spelled(text),
-    text,
+    title: spelled(text, name),
     kind: first ? "rejected draft" : "rejected: behind the first miss",
     mark: "rejected",
     place: "slot " + slot + " of " + round.drafted,
@@ -53,6 +51,6 @@ function spokenFacts(facts) {
   if (typeof facts.p === "number") parts.push("target p " + chanceText(facts.p));
   if (typeof facts.q === "number") parts.push("draft q " + chanceText(facts.q));
   parts.push(facts.outcome, facts.times);
-  if (facts.discarded.length) parts.push("discarded: " + facts.discarded.map(spelled).join(" "));
+  if (facts.discarded.length) parts.push("discarded: " + facts.discarded.map(({ text, name }) => spelled(text, name)).join(" "));
   return parts.filter(Boolean).join(", ");
 }

@@ -1,5 +1,5 @@
-// Messages in, one run's state out. Rounds are kept by number and never change once kept; those behind a gap wait until
-// a later message fills it. Nothing here touches the page.
+// Messages in, one run's state out. Rounds are kept by number and their texts never change once kept; those behind a gap
+// wait until a later message fills it. Nothing here touches the page.
 
 function emptyRun() {
   return { run: null, message: null, rounds: [], ahead: new Map(), gone: new Set() };
@@ -20,6 +20,7 @@ function takeMessage(state, message) {
   state.message = message;
   for (const round of message.rounds || []) {
     if (round.n >= state.rounds.length) state.ahead.set(round.n, round);
+    else if (round.n === 0) state.rounds[0] = round; // the first token's p is known at the end of the run
   }
   while (state.ahead.has(state.rounds.length)) {
     const next = state.rounds.length;

@@ -16,11 +16,12 @@ function putText(element, text) {
 }
 
 function tokenElement(round, index) {
-  const [text, kind, , , q] = round.tokens[index];
+  const [text, kind, , , q, name] = round.tokens[index];
   const token = document.createElement("span");
   token.className = kind === "own" ? "tok own" : "tok draft";
   if (index === 0) token.classList.add("first");
   if (text === "") token.classList.add("silent");
+  if (text === "" && name) token.dataset.t = visible(name);
   if (typeof q === "number") token.style.setProperty("--q", Math.min(1, Math.max(0, q)).toFixed(3));
   token.dataset.r = round.n;
   token.dataset.i = index;
@@ -29,8 +30,8 @@ function tokenElement(round, index) {
 }
 
 // A draft as it is struck through. Leading spaces become room (in characters): struck they would read as a dash.
-function struckText(text) {
-  const seen = text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "·";
+function struckText(text, name) {
+  const seen = text === "" && name ? visible(name) : text.replaceAll("\n", "↵").replaceAll("\t", "⇥") || "·";
   const bare = seen.replace(/^ +(?=[^ ])/, "");
   return { bare, lead: seen.length - bare.length };
 }
@@ -39,7 +40,8 @@ function rejectedElement(round, index) {
   const rejected = document.createElement("span");
   rejected.className = "rej";
   rejected.setAttribute("aria-hidden", "true");
-  const { bare, lead } = struckText(round.rejected[index][0]);
+  const [text, , , , name] = round.rejected[index];
+  const { bare, lead } = struckText(text, name);
   rejected.dataset.t = bare;
   if (lead) rejected.style.setProperty("--lead", String(lead));
   rejected.dataset.r = round.n;

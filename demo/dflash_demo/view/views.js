@@ -67,9 +67,10 @@ function makeView(box, list, draw, reject) {
     view.returning = true;
   };
 
-  view.find = (number, index) => {
+  // What keys stop at in a round, in reading order: its tokens, and the rejected drafts where they are shown.
+  view.stops = (number) => {
     const element = view.elements[number];
-    return element ? element.querySelector('[data-i="' + Number(index) + '"]') : null;
+    return element ? [...element.querySelectorAll(view.rejected ? "[data-r]" : ".tok")] : [];
   };
 
   // The reader is at the end unless they scroll away from it; only a reader's own scrolling moves that.

@@ -1,5 +1,6 @@
-// Which token is meant: by pointer, tap or key. Left and right walk tokens, up and down rounds, Home and End the ends,
-// Escape closes. `context` gives the rounds, the view in front and the last round shown.
+// Which token is meant: by pointer, tap or key. Left and right walk tokens (rejected drafts too, where they are shown), up
+// and down rounds, Home and End the ends, Escape closes. `context` gives the rounds, the view in front and the last round
+// shown.
 
 function watchTokens(box, card, spoken, context) {
   const pickOf = (element) => ({
@@ -41,34 +42,36 @@ function watchTokens(box, card, spoken, context) {
       card.close();
       return;
     }
-    const here = card.token && box.contains(card.token) ? pickOf(card.token) : null;
-    const next = stepFrom(here, event.key, context.rounds(), context.last());
-    if (!next) return;
-    event.preventDefault();
-    const element = context.view().find(next.number, next.index);
+    const here = card.token && box.contains(card.token) ? card.token : null;
+    const element = stepFrom(here, event.key, context.view().stops, context.last());
     if (!element) return;
+    event.preventDefault();
     card.close();
     element.scrollIntoView({ block: "nearest" });
     spoken.textContent = spokenFacts(show(element, true));
   });
 }
 
-// The token a key leads to, or null when the key is not ours. Rounds have at least one token.
-function stepFrom(here, key, rounds, last) {
-  if (last < 0) return null;
-  const lastOf = (number) => rounds[number].tokens.length - 1;
-  const end = { number: last, index: lastOf(last) };
-  if (key === "Home") return { number: 0, index: 0 };
+const WALKING = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
+
+// The element a key leads to, or null when the key is not ours. `stops` gives those of a round, in reading order.
+function stepFrom(here, key, stops, last) {
+  if (last < 0 || !WALKING.includes(key)) return null;
+  const nearest = (number, step) => {
+    let found = [];
+    for (let at = number; !found.length && at >= 0 && at <= last; at += step) found = stops(at);
+    return found;
+  };
+  const ending = nearest(last, -1);
+  const end = ending.findLast((stop) => stop.classList.contains("tok")) || ending.at(-1) || null;
+  if (key === "Home") return nearest(0, 1)[0] || null;
   if (key === "End") return end;
-  if (!["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"].includes(key)) return null;
-  if (!here || here.number > last) return key === "ArrowRight" || key === "ArrowDown" ? { number: 0, index: 0 } : end;
-  const { number, index } = here;
-  if (key === "ArrowUp") return { number: Math.max(0, number - 1), index: 0 };
-  if (key === "ArrowDown") return { number: Math.min(last, number + 1), index: 0 };
-  if (key === "ArrowLeft") {
-    if (index > 0) return { number, index: index - 1 };
-    return number > 0 ? { number: number - 1, index: lastOf(number - 1) } : { number, index };
-  }
-  if (index < lastOf(number)) return { number, index: index + 1 };
-  return number < last ? { number: number + 1, index: 0 } : { number, index };
+  const number = here ? Number(here.dataset.r) : Infinity;
+  if (number > last) return key === "ArrowRight" || key === "ArrowDown" ? nearest(0, 1)[0] || null : end;
+  const around = stops(number);
+  const place = around.indexOf(here);
+  if (key === "ArrowUp") return nearest(number - 1, -1)[0] || around[0];
+  if (key === "ArrowDown") return nearest(number + 1, 1)[0] || around[0];
+  if (key === "ArrowLeft") return around[place - 1] || nearest(number - 1, -1).at(-1) || here;
+  return around[place + 1] || nearest(number + 1, 1)[0] || here;
 }

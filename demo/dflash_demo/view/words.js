@@ -43,9 +43,14 @@ function chanceText(value) {
   return value.toFixed(3);
 }
 
-// The token in quotes, with what cannot be seen spelled out.
-function spelled(text) {
-  if (text === "") return "(part of a character)";
+// The token in quotes; one that shows nothing by its name, where it has one.
+function spelled(text, name) {
+  if (text !== "") return "“" + visible(text) + "”";
+  return name ? visible(name) : "(shows nothing: a special token, or part of a character)";
+}
+
+// With what cannot be seen spelled out.
+function visible(text) {
   let out = "";
   for (const character of text) {
     if (character === "\n") out += "↵";
@@ -54,7 +59,7 @@ function spelled(text) {
       out += "‹U+" + character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0") + "›";
     } else out += character;
   }
-  return "“" + out + "”";
+  return out;
 }
 
 function clipped(text, most) {

@@ -22,21 +22,32 @@ def first_round(text: str, at: float = 0.41) -> Round:
 def draft_round(
     number: int, accepted: list[str], own: str | None, rejected: list[str], at: float, *, cut: bool = False
 ) -> Round:
-    """A drafting round with made-up, fixed probabilities; the target's p is unknown behind the first miss."""
+    """A drafting round with made-up, fixed probabilities; the target's p is unknown behind the first miss.
+
+    A text that begins with a bar is a special token's name: the token shows nothing.
+    """
     kept = len(accepted)
     tokens: list[list[Any]] = [
-        [text, "draft", slot, round(0.97 - 0.05 * slot, 3), round(0.99 - 0.09 * slot, 3)]
+        [_shown(text), "draft", slot, round(0.97 - 0.05 * slot, 3), round(0.99 - 0.09 * slot, 3), *_named(text)]
         for slot, text in enumerate(accepted, start=1)
     ]
     if own is not None:
-        tokens.append([own, "own", kept + 1, 0.61, None])
+        tokens.append([_shown(own), "own", kept + 1, 0.61, None, *_named(own)])
     missed: list[list[Any]] = [
-        [text, kept + 1 + place, 0.012 if place == 0 else None, round(0.44 - 0.04 * place, 3)]
+        [_shown(text), kept + 1 + place, 0.012 if place == 0 else None, round(0.44 - 0.04 * place, 3), *_named(text)]
         for place, text in enumerate(rejected)
     ]
     milliseconds = [14.1, 6.0, 63.2, 86.0]
     return {"n": number, "drafted": kept + len(rejected), "accepted": kept, "cut": cut, "tokens": tokens,
             "rejected": missed, "ms": milliseconds, "at": round(at, 3)}  # fmt: skip
+
+
+def _shown(text: str) -> str:
+    return "" if text.startswith("|") else text
+
+
+def _named(text: str) -> list[str]:
+    return [f"<{text}>"] if text.startswith("|") else []
 
 
 def plain_round(number: int, text: str, at: float) -> Round:
@@ -116,7 +127,8 @@ def message(
         "count": count,
         "first": first,
         "rounds": seen[first:],
-        "drafted_run": {"tokens": written, "seconds": seen[-1]["at"] if seen else 0, "first_token": 0.41},
+        "drafted_run": {"tokens": written, "seconds": seen[-1]["at"] if seen else 0, "first_token": 0.41,
+                        "done": phase in ("plain", "done")},  # fmt: skip
         "plain_run": None,
         "verdict": None,
         "why": None,

@@ -7,9 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.demo.browser.conftest import Viewer
-from tests.demo.browser.messages import finished, message, story
+from tests.demo.browser.messages import draft_round, finished, message, story, text_of
 
 ROUNDS = story()
+PICKED = """(() => {
+    const token = document.querySelector(".dv .picked");
+    return token && token.dataset.r + "." + (token.dataset.i === undefined ? "x" + token.dataset.x : token.dataset.i);
+})()"""
 
 
 def token(viewer: Viewer, number: int, index: int, view: str = "rows"):
@@ -49,20 +53,84 @@ def test_arrow_keys_walk_tokens_and_rounds_from_one_tab_stop(viewer: Viewer) -> 
     stops = viewer.page.locator(".dv .paper [tabindex='0']:visible, .dv .paper a:visible, .dv .paper button:visible")
     assert stops.count() == 1
     viewer.part("rows-box").focus()
-    picked = (
-        "(() => { const t = document.querySelector('.dv .picked'); return t && t.dataset.r + '.' + t.dataset.i; })()"
-    )
     right, left, down, up = "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"
-    walk = [(right, "0.0"), (right, "1.0"), (right, "1.1"), (down, "2.0"), (left, "1.5"), (up, "0.0"), (left, "0.0"),
-            ("End", "5.5"), (right, "5.5"), ("Home", "0.0")]  # fmt: skip
+    walk = [(right, "0.0"), (right, "1.0"), (right, "1.1"), (down, "2.0"), (left, "1.x1"), (left, "1.x0"), (left, "1.5"),
+            (up, "0.0"), (left, "0.0"), ("End", "5.5"), (right, "5.x0"), (right, "5.x1"), (right, "5.x1"),
+            ("Home", "0.0")]  # fmt: skip
     for key, place in walk:
         viewer.page.keyboard.press(key)
-        assert viewer.page.evaluate(picked) == place, key
+        assert viewer.page.evaluate(PICKED) == place, key
         assert viewer.part("card").is_visible()
     viewer.page.keyboard.press("ArrowDown")
     assert viewer.part("spoken").text_content().startswith("“ answer”, accepted draft, round 1, slot 1 of 7")
     viewer.page.keyboard.press("Escape")
-    assert viewer.part("card").is_hidden() and viewer.page.evaluate(picked) is None
+    assert viewer.part("card").is_hidden() and viewer.page.evaluate(PICKED) is None
+
+
+def test_keys_reach_rejected_drafts_where_they_are_shown(viewer: Viewer) -> None:
+    viewer.send(message(ROUNDS, count=6))
+    viewer.part("rows-box").focus()
+    for key in ("End", "ArrowRight"):
+        viewer.page.keyboard.press(key)
+    assert viewer.part("spoken").text_content().startswith("“ sevens”, rejected draft, round 5, slot 6 of 7")
+    assert "0.012" in viewer.part("card").inner_text()
+    viewer.part("show-rejected").uncheck()
+    viewer.part("rows-box").focus()
+    for key, place in (("End", "5.5"), ("ArrowRight", "5.5"), ("ArrowUp", "4.0"), ("ArrowLeft", "3.1")):
+        viewer.page.keyboard.press(key)
+        assert viewer.page.evaluate(PICKED) == place, key
+
+
+def test_keys_follow_the_reading_order_of_the_flowing_text(viewer: Viewer) -> None:
+    """There a rejected draft stands before the token that took its place."""
+    viewer.part("view-text").check(force=True)
+    viewer.part("show-rejected").check()
+    viewer.send(message(ROUNDS, count=6))
+    viewer.part("text-box").focus()
+    for key, place in (("End", "5.5"), ("ArrowLeft", "5.x1"), ("ArrowLeft", "5.x0"), ("ArrowLeft", "5.4")):
+        viewer.page.keyboard.press(key)
+        assert viewer.page.evaluate(PICKED) == place, key
+
+
+@pytest.mark.parametrize("view", ["rows", "text"])
+def test_a_special_token_has_its_name_and_no_text(viewer: Viewer, view: str) -> None:
+    rounds = [*ROUNDS[:2], draft_round(2, ["."], "|im_end|", ["|turn|", "", "no"], 0.7, cut=True)]
+    viewer.part("view-" + view).check(force=True)
+    viewer.send(message(rounds, whole=True))
+    viewer.part("show-rejected").check()
+    viewer.part(view + "-box").focus()
+    viewer.page.keyboard.press("End")
+    said = viewer.part("card").inner_text()
+    assert said.startswith("<|im_end|>") and "target p" in said and "0.610" in said
+    assert viewer.page.locator(".card del").all_inner_texts() == ["<|turn|>", "·", "no"]
+    struck = viewer.page.locator(f".dv [data-part='{view}'] .rej[data-r='2']")
+    assert [struck.nth(place).get_attribute("data-t") for place in range(3)] == ["<|turn|>", "·", "no"]
+    drawn = f"getComputedStyle(document.querySelector(\".dv [data-part='{view}'] [data-r='2'][data-i='1']\"), '::before')"
+    assert (viewer.page.evaluate(f"{drawn}.content") == "\"<|im_end|>\"") is (view == "rows")
+    assert token(viewer, 2, 1, view).text_content() == ""
+    viewer.part("view-text").check(force=True)
+    viewer.settle()
+    assert viewer.text() == text_of(rounds)
+
+
+def test_a_token_without_text_or_name_says_what_it_may_be(viewer: Viewer) -> None:
+    viewer.send(message([*ROUNDS[:2], draft_round(2, [""], "é", [], 0.7)], whole=True))
+    token(viewer, 2, 0).hover()
+    said = viewer.part("card").inner_text()
+    assert said.startswith("(shows nothing: a special token, or part of a character)")
+
+
+def test_the_first_tokens_probability_may_come_with_the_end(viewer: Viewer) -> None:
+    unknown = [{**ROUNDS[0], "tokens": [["The", "own", 1, None, None]]}, *ROUNDS[1:]]
+    viewer.send(message(unknown, count=6))
+    token(viewer, 0, 0).hover()
+    assert "not recorded" in viewer.part("card").inner_text()
+    viewer.page.mouse.move(0, 0)
+    viewer.send(finished(ROUNDS))
+    viewer.part("rows-box").focus()
+    viewer.page.keyboard.press("Home")
+    assert "0.930" in viewer.part("card").inner_text()
+    assert viewer.part("rows").locator(".row").count() == len(ROUNDS)
 
 
 def test_walking_brings_the_token_into_sight(viewer: Viewer) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dflash_demo.pairs import Pairs
+from dflash_demo.runs import Run
 from dflash_demo.settings import Limits
-from dflash_demo.story import Rounds
 from dflash_hf import Trace
 from tests.demo.conftest import Files, files, pairs, source
 
@@ -103,13 +103,14 @@ def visit(chromium: Any, address: str) -> Iterator[Callable[..., Visitor]]:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds take long enough for a visitor to act between two of them, on any machine."""
-    add = Rounds.add
+    tell, add = Run._tell, Run._add
 
-    def later(self: Rounds, record: Any) -> Any:
-        time.sleep(0.1)
-        return add(self, record)
+    def later(self: Run, change: Any, *values: Any) -> None:
+        if getattr(change, "__func__", None) is add:
+            time.sleep(0.1)
+        tell(self, change, *values)
 
-    monkeypatch.setattr(Rounds, "add", later)
+    monkeypatch.setattr(Run, "_tell", later)
 
 
 def test_a_question_is_answered_and_the_numbers_are_the_traces(visit: Callable[..., Visitor], tmp_path: Path) -> None:
@@ -226,6 +227,21 @@ def test_a_bad_request_is_explained_in_the_page(visit: Callable[..., Visitor], p
     visitor.ask(prompt)
     visitor.wait_for("failed")
     assert said in visitor.part("notice").inner_text()
+
+
+def test_a_long_paste_is_refused_whole_and_not_sent_back(visit: Callable[..., Visitor]) -> None:
+    visitor = visit()
+    visitor.page.locator("#prompt textarea").fill("")
+    visitor.page.locator("#prompt textarea").focus()
+    visitor.page.keyboard.insert_text("river " * 3_334)
+    assert len(visitor.page.locator("#prompt textarea").input_value()) == 20_004
+    visitor.page.wait_for_timeout(300)
+    visitor.page.locator("#generate").click()
+    visitor.wait_for("failed")
+    assert visitor.part("notice").inner_text().endswith("The prompt has 20,004 characters; this page takes 20,000.")
+    assert visitor.part("prompt").text_content() == ""
+    visitor.ask(PERFECT, tokens=8)
+    visitor.wait_for("done")
 
 
 def test_two_visitors_have_their_own_runs(visit: Callable[..., Visitor], tmp_path: Path) -> None:
