@@ -93,10 +93,10 @@ def test_a_source_of_commands_says_it_too() -> None:
     assert source.drafter == "z-lab/Qwen3-4B-DFlash-b16" and len(said) == 1
     assert PairSource(None, "auto").chosen().drafter is None
 
+
 @pytest.mark.parametrize("folder", ["Qwen3-8B-DFlash-b16", "models--z-lab--Qwen3-8B-DFlash-b16/snapshots/" + "1" * 40])
 def test_how_a_drafter_was_trained_is_known_by_its_name(folder: str, tmp_path: Path) -> None:
     (tmp_path / folder).mkdir(parents=True)
     assert known_thinking("z-lab/Qwen3-8B-DFlash-b16") is known_thinking(str(tmp_path / folder)) is False
     assert known_thinking("RedHatAI/Qwen3-8B-speculator.dflash") is None
     assert known_thinking("owner/Qwen3-8B-DFlash-b16") is None
-
