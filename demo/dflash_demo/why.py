@@ -48,7 +48,9 @@ def _lost_elsewhere(tau: float, steps: float, drafted: Clock, plain: Clock, roun
     later, rest = drafted.first_token - plain.first_token, drafted.seconds - drafted.first_token - rounds
     start = f"No speed-up, though the rounds gained ({tau:.2f} tokens in the time of {steps:.1f} plain steps): "
     if later >= rest:
-        return start + f"the first token came after {drafted.first_token:.2f} s, plain's after {plain.first_token:.2f} s."
+        return (
+            start + f"the first token came after {drafted.first_token:.2f} s, plain's after {plain.first_token:.2f} s."
+        )
     return start + f"beside prefill and rounds the call took {rest:.2f} s."
 
 

@@ -85,7 +85,9 @@ def test_files_and_pages_say_no_folder_of_the_server(run: Run, body: dict, files
     assert body["trace"]["drafter"] == body["pair"]["drafter"] == files.drafter.name
 
 
-def test_names_of_special_tokens_go_into_the_file(pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_special_tokens_go_into_the_file(
+    pairs: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = pairs.get("auto").tokenizer("o")["input_ids"][-1]
     monkeypatch.setattr("dflash_demo.runs.special_names", lambda tokenizer: {said: "<|o|>", said + 1: "<|other|>"})
     run = Run(pairs, Ticket(Request("a walk to", max_new_tokens=9, plain=False)), Limits())

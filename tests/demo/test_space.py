@@ -1,4 +1,4 @@
-"""The Space: its script with and without ZeroGPU, its front matter and requirements; and that serving begins and ends."""
+"""The Space: its script with and without ZeroGPU, front matter, requirements; and that serving starts and ends."""
 
 from __future__ import annotations
 

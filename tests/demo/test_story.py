@@ -98,10 +98,10 @@ def test_an_answer_that_ends_inside_a_character_is_told_to_its_last_byte() -> No
     told.settle(texts_of_trace(decode, trace.tokens))
     assert told.run == again
 
+
 def test_the_first_tokens_probability_comes_with_the_end() -> None:
     told, rounds = story(), Rounds(decode)
     told.rounds = [rounds.prefill(72, 0)]
     run = told.run
     told.settle(["H"], 0.123456)
     assert told.rounds[0]["tokens"] == [["H", "own", 1, 0.1235, None]] and told.run == run
-

@@ -18,9 +18,8 @@ from dflash_hf.bench.pair import Pair, PairSource
 from dflash_hf.pretrained.auto import Choice
 from tests.cli.conftest import Files, tiny_tokenizer
 
-THINKS = (  # as Qwen3's: unless it is told not to
-    "{{ messages[0].content }}{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
-)
+NO_THOUGHT = "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
+THINKS = "{{ messages[0].content }}" + NO_THOUGHT  # as Qwen3's: unless it is told not to
 ASKS = "{{ messages[0].content }}{% if enable_thinking is defined and enable_thinking %}<think>{% endif %}"
 PLAIN = "{{ messages[0].content }}"
 

@@ -127,8 +127,12 @@ def message(
         "count": count,
         "first": first,
         "rounds": seen[first:],
-        "drafted_run": {"tokens": written, "seconds": seen[-1]["at"] if seen else 0, "first_token": 0.41,
-                        "done": phase in ("plain", "done")},  # fmt: skip
+        "drafted_run": {
+            "tokens": written,
+            "seconds": seen[-1]["at"] if seen else 0,
+            "first_token": 0.41,
+            "done": phase in ("plain", "done"),
+        },  # fmt: skip
         "plain_run": None,
         "verdict": None,
         "why": None,
