@@ -175,8 +175,8 @@ class DFlashConfig(PretrainedConfig):
         self.target_name = target_name
         self.initializer_range = initializer_range
         kwargs.setdefault("tie_word_embeddings", False)
-        super().__init__(**kwargs)
         _check(self)
+        super().__init__(**kwargs)
 
     @property
     def context_windows(self) -> list[int | None]:
@@ -202,6 +202,8 @@ def _check(config: DFlashConfig) -> None:
             f"{config.num_attention_heads} attention heads do not divide into {config.num_key_value_heads} key/value "
             "heads"
         )
+    if config.head_dim % 2:
+        problems.append(f"head_dim {config.head_dim}: rotary positions turn pairs, so a head has an even size")
     if not isinstance(config.mask_token_id, int):
         problems.append(f"mask_token_id is {config.mask_token_id!r}; it is the id that fills a block's slots")
     if not config.target_layer_ids:

@@ -64,9 +64,7 @@ def windows_past(config: DFlashConfig, positions: int | None) -> list[int]:
     return sorted(windows) if out_of_reach else []
 
 
-def _keys(
-    provenance: Provenance | None, now: DFlashConfig, wanted: DFlashConfig, field: str
-) -> dict[str, Any] | None:
+def _keys(provenance: Provenance | None, now: DFlashConfig, wanted: DFlashConfig, field: str) -> dict[str, Any] | None:
     if provenance is None or not provenance.config:
         return None
     return spelled(provenance.config, provenance.tensors, now, wanted, field)

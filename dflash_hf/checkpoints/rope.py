@@ -149,7 +149,7 @@ def _checked(fields: Fields, rope: dict[str, Any], max_positions: int, partial: 
     if isinstance(theta, bool) or not isinstance(theta, (int, float)) or theta <= 0:
         raise fields.wrong("rope_theta", theta, "a positive number")
     kind = rope.pop("rope_type", "default")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise CheckpointError(
             f"config.json: rope_type is {kind!r}; drafters have {', '.join(map(repr, _KINDS))} (keys are rotated once "
             "and kept, so frequencies that move with the length cannot be used)"

@@ -132,7 +132,7 @@ def _rope(config: Config, wanted: DFlashConfig) -> Iterator[Changes]:
     theta = wanted.rope_parameters["rope_theta"]
     layer = config.get(_LAYER)
     scope, body = (f"{_LAYER}.", layer) if isinstance(layer, Mapping) else ("", config)
-    yield {path: theta for path in _thetas(body, scope)} or {f"{scope}rope_theta": theta}
+    yield dict.fromkeys(_thetas(body, scope), theta) or {f"{scope}rope_theta": theta}
 
 
 def _thetas(inside: Config, prefix: str) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Reader of z-lab's DFlash v1 files, in all revisions seen: the layout most drafters on the Hub have.
 
 What changes at this border: nothing is shifted (their ids are 0-based layers, their window counts the query itself),
-keys move from ``dflash_config`` or the top level into one config, and
-``midlayer.`` is layer 0. Source: z-lab/dflash at 44947fb and 1012959, ``dflash/model.py``.
+keys move from ``dflash_config`` or the top level into one config, and ``midlayer.`` is layer 0.
+Source: z-lab/dflash at 44947fb and 1012959, ``dflash/model.py``.
 """
 
 from __future__ import annotations

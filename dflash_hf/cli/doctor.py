@@ -147,9 +147,7 @@ def _show_probe(body: dict[str, Any]) -> None:
         )
     if better is not None:
         few = "near one token a round" if probe["near_one"] else f"{probe['tau']:.2f} tokens a round"
-        typer.echo(
-            f"FAILED: {few}; with {better['change']} it would be {better['tau']:.2f}. {_how(better, dialect)}"
-        )
+        typer.echo(f"FAILED: {few}; with {better['change']} it would be {better['tau']:.2f}. {_how(better, dialect)}")
     elif probe["near_one"]:
         typer.echo(
             "FAILED: near one token a round, no faster than without a drafter, and no other reading of the files "

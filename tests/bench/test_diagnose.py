@@ -51,7 +51,11 @@ def trained(text: ProbeText, steps: int = 120, **changes: Any) -> DFlashDrafter:
     document = Document("own", text.ids[0], text.prompt_length)
     taps = text.taps(config.target_layer_ids, config.last_tap)[0, :-1].clone()
     pack = make_pack(
-        [document], [Features(taps, None)], [torch.tensor(list(text.anchors))], slots=BLOCK, mask_token_id=MASK,
+        [document],
+        [Features(taps, None)],
+        [torch.tensor(list(text.anchors))],
+        slots=BLOCK,
+        mask_token_id=MASK,
         first_slot=config.first_slot,
     )
     optimizer = torch.optim.Adam(drafter.parameters(), lr=4e-3)

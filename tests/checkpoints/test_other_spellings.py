@@ -78,7 +78,7 @@ def test_taps_in_the_hosts_counting_alone_are_one_higher(key: str, case: str, tm
     """Not spread over the depth: the files say them."""
     made = CASES[case]()
     config = json.loads(json.dumps(made.config))
-    scope = config["dflash_config"] if "dflash_config" in config else config
+    scope = config.get("dflash_config", config)
     ids = scope.pop("target_layer_ids")
     config[key] = [index + 1 for index in ids]
     found = load(replace(made, config=config), tmp_path / "host")
@@ -144,7 +144,14 @@ def paths(config: dict[str, Any], prefix: str = "") -> Iterator[str]:
 ODD = (7, -1, 0.5, "x", "", [], [None], [7], {}, {"a": 1}, True, None)
 
 
-@pytest.mark.parametrize("case", [*ONE_OF_EACH, "laguna", "mimo", "gemma4"])
+QUICK = ("zlab sliding", "domino shifted 1", "speculators dflash", "laguna")
+EVERY = [
+    pytest.param(case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in (*ONE_OF_EACH, "laguna", "mimo", "gemma4")
+]
+
+
+@pytest.mark.parametrize("case", EVERY)
 def test_no_value_of_any_key_raises_an_error_of_pythons(case: str) -> None:
     """Every key of a file, in turn, with values of every kind of JSON: read, or refused in words."""
     if case in ("laguna", "mimo", "gemma4"):

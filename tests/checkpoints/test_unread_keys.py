@@ -148,7 +148,7 @@ def test_blocks_beside_dflash_config_are_read_and_refused_alike(block: str, case
     assert drafter.config.output_multiplier == 0.25
     assert drafter.provenance.origins["output_multiplier"] == f"{block}.output_multiplier"
     for name, inside, message in (
-        ("unread", {"attention_value_scale": 0.6}, f"{block}.attention_value_scale is 0.6"),
+        ("unread", {"gating": "per-head"}, f"{block}.gating is 'per-head'"),
         ("other", {"mask_token_id": 5}, f"contradicts itself: dflash_config.mask_token_id.*{block}.mask_token_id is 5"),
         ("no object", [1], f"{block} is .1., a JSON object is needed"),
     ):
