@@ -185,5 +185,7 @@ def _show(folder: Path, report: AnswerReport, writer: FeatureWriter | None, as_j
         f"{report.ended} ended{empty}, {report.cut} cut; {report.done_before} were there before"
     )
     if writer is not None:
-        beyond = f"; {kept['left_out']:,} are beyond the bound and will be computed on the fly" if writer.left_out else ""
+        beyond = (
+            f"; {kept['left_out']:,} are beyond the bound and will be computed on the fly" if writer.left_out else ""
+        )
         typer.echo(f"{writer.folder}: features of {kept['kept']:,} answers kept{beyond}")

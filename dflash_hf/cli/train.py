@@ -96,7 +96,9 @@ def _flow(value: Any) -> str:
     """YAML on one line."""
     import yaml
 
-    return str(yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)).strip()
+    return str(
+        yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)
+    ).strip()
 
 
 def _silent(_line: str) -> None: ...

@@ -58,7 +58,9 @@ def gather(view: TargetView, recipe: Recipe, say: Say) -> Gathered:
     said = f"{len(corpus.training):,} documents with {corpus.answer_tokens:,} answer tokens to train on"
     say(f"{said}, {len(corpus.held_out):,} held out")
     trained_on = {prompt_of(document) for document in corpus.training} | (origin.prompts if origin else frozenset())
-    evaluation = {name: _evaluation(name, folder, trained_on, recipe, say) for name, folder in recipe.evaluation.items()}
+    evaluation = {
+        name: _evaluation(name, folder, trained_on, recipe, say) for name, folder in recipe.evaluation.items()
+    }
     if not corpus.held_out and not evaluation:
         say("nothing to evaluate on: no τ will be given (held_out, or evaluation: name: folder)")
     if thinking_mode([AnswerFolder(folder).description for folder in recipe.answers]) == "mixed":
@@ -86,9 +88,9 @@ def _tell_uncompared(origin: Origin, recipe: Recipe, say: Say) -> None:
     if "held_out" in origin.uncompared and origin.held_out:
         earlier = ", ".join(map(str, origin.held_out))
         warn(
-            f"{origin.name} was trained with held_out={earlier}, this run has held_out={recipe.held_out}: τ on held-out "
-            "answers may be of prompts that it was trained on. Set held_out to a multiple of the earlier number (0 held "
-            "none out), or leave its answers where they were, so that prompts can be compared"
+            f"{origin.name} was trained with held_out={earlier}, this run has held_out={recipe.held_out}: τ on "
+            "held-out answers may be of prompts that it was trained on. Set held_out to a multiple of the earlier "
+            "number (0 held none out), or leave its answers where they were, so that prompts can be compared"
         )
     if origin.uncompared:
         say(f"not known: whether {origin.name} was trained on prompts of {', '.join(origin.uncompared)}")

@@ -41,9 +41,7 @@ class Origin:
 
     def comparing(self, sets: Sequence[str], held_out: int) -> Origin:
         """The same, with the names among ``sets`` that could not be compared."""
-        unknown = [
-            name for name in sets if not (self.complete or (name == "held_out" and self.splits_like(held_out)))
-        ]
+        unknown = [name for name in sets if not (self.complete or (name == "held_out" and self.splits_like(held_out)))]
         return replace(self, uncompared=tuple(unknown))
 
 

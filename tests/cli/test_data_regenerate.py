@@ -120,14 +120,14 @@ def test_what_features_cost_and_what_the_bound_left_out_is_said(answer, tmp_path
         return plain(*arguments, **options)
 
     monkeypatch.setattr(module, "answer_batch", watched)
-    made = answer("--features", "0,1", "--final", "--features-gb", "0.000007", "--json")
+    made = answer("--features", "0,1", "--final", "--features-gb", "0.000006", "--json")
     assert made.exit_code == 0, made.output
     assert "features of layers 0, 1, 2: 192 bytes a token, at most 0 MB" in made.stderr
-    assert "room for 36 tokens" in made.stderr
+    assert "room for 31 tokens" in made.stderr
     kept = json.loads(made.stdout)["features"]
     assert kept["kept"] + kept["left_out"] == 6 and kept["kept"] == len(FeatureCache(tmp_path / "answers" / "features"))
     assert 0 < kept["kept"] < 6 and tapped == [True, True, False]
-    said = answer("--features", "0,1", "--final", "--features-gb", "0.000007").stdout
+    said = answer("--features", "0,1", "--final", "--features-gb", "0.000006").stdout
     assert "features of 0 answers kept" in said and "beyond" not in said, "there was nothing left to answer"
 
 

@@ -340,9 +340,7 @@ def test_names_of_older_caches_are_read(view, documents, tmp_path):
     }, "the name as it was written"
     renamed = [replace(documents[0], id="elsewhere"), *documents[1:9]]
     changed = replace(documents[2], ids=documents[2].ids.flip(0))
-    assert_rounded(
-        Cached(tmp_path, [1], fallback=refuse_work()).of(renamed), OnTheFly(view, [1]).of(documents[:9])
-    )
+    assert_rounded(Cached(tmp_path, [1], fallback=refuse_work()).of(renamed), OnTheFly(view, [1]).of(documents[:9]))
     assert document_key(changed.ids) not in FeatureCache(tmp_path)
     report = fill(view, documents, tmp_path, [0, 1], limit_bytes=PLENTY)
     assert (report.held, report.made) == (16, 7), "only what is missing is made, under the new names"

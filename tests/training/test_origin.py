@@ -70,7 +70,9 @@ def test_a_drafter_that_a_run_wrote_is_that_runs(world, tmp_path, earlier):
     assert found.corpus.held_out == [] and (found.origin.name, found.origin.complete) == ("drafter", True)
 
 
-@pytest.mark.parametrize(("then", "now", "apart"), [(3, 3, True), (2, 4, True), (3, 4, False), (4, 2, False), (0, 2, False)])
+@pytest.mark.parametrize(
+    ("then", "now", "apart"), [(3, 3, True), (2, 4, True), (3, 4, False), (4, 2, False), (0, 2, False)]
+)
 def test_without_the_earlier_answers_the_same_split_is_as_good(world, tmp_path, earlier, recwarn, then, now, apart):
     """What every 4th prompt holds out, every 2nd held out before; the other way round it may have been trained on."""
     first = run(world, tmp_path / "first", earlier, held_out=then)

@@ -73,5 +73,5 @@ def test_the_shipped_recipe_packs_documents_together():
     ordinary = pack_tokens(Document("d", ids, 99), 500, recipe.block_size)
     longest = recipe.max_length - 1 + recipe.anchors_per_document * recipe.block_size
     assert (ordinary, longest) == (8_599, 11_263), "the figures of the recipe and of docs/training.md"
-    assert first_fit([ordinary] * 8, recipe.pack_tokens) == [[0, 1, 2, 3, 4, 5], [6, 7]]
-    assert first_fit([longest] * 8, recipe.pack_tokens) == [[0, 1, 2, 3, 4], [5, 6, 7]]
+    assert first_fit([ordinary] * 8, recipe.pack_tokens) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert first_fit([longest] * 8, recipe.pack_tokens) == [[0, 1, 2], [3, 4, 5], [6, 7]]
