@@ -104,6 +104,14 @@ FAMILIES = {
     "deepseek_v32": Family("DeepseekV32Config", SIZES | MLA | SPARSE),
     "glm_moe_dsa": Family("GlmMoeDsaConfig", SIZES | MLA | SPARSE),
     "minimax_m2": Family("MiniMaxM2Config", SIZES | MOE),
+    "minimax_m3": Family(
+        "MiniMaxM3VLTextConfig",
+        SIZES
+        | MOE
+        | {"dense_intermediate_size": 48, "shared_intermediate_size": 24, "rotary_dim": 8}
+        | {"index_n_heads": 2, "index_head_dim": 8, "index_block_size": 4, "index_topk_blocks": 3}
+        | {"layer_types": ["full_attention"] + ["minimax_m3_sparse"] * 3},
+    ),
     "lfm2": Family("Lfm2Config", SIZES | CONV),
     "llama4": Family("Llama4TextConfig", SIZES | CHUNK | {"num_local_experts": 2, "no_rope_layers": [1, 0, 1, 0]}),
     "gpt2": Family(

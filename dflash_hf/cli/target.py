@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dflash_hf.bench.pair import pick_dtype, refuse_unknown_dtype
 from dflash_hf.cli.command import TargetOptions, note
 from dflash_hf.cli.quiet import quiet_transformers
 from dflash_hf.errors import HubError
-from dflash_hf.target.quantise import check_quantization, quantization_config
+from dflash_hf.target.quantise import check_quantization, quantization_config, stored_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,15 +53,13 @@ def load_target(options: TargetOptions) -> TargetView:
         torch.set_num_threads(options.threads)
     device = options.device_map or _own_device()
     dtype = pick_dtype(options.dtype, device not in (None, "cpu"))
-    config = None if options.quantization is None else quantization_config(options.quantization, dtype)
+    loading: dict[str, Any] = {"dtype": dtype, "local_files_only": options.local_files_only}
     with _explained(options):
-        model = AutoModelForCausalLM.from_pretrained(
-            _source(options),
-            dtype=dtype,
-            device_map=device,
-            **({} if config is None else {"quantization_config": config}),
-            local_files_only=options.local_files_only,
-        )
+        source = _source(options)
+        if options.quantization is not None:
+            stored = stored_dtype(source, **loading)
+            loading["quantization_config"] = quantization_config(options.quantization, stored)
+        model = AutoModelForCausalLM.from_pretrained(source, device_map=device, **loading)
     return view_target(model.eval())
 
 

@@ -26,7 +26,8 @@ from dflash_hf.generation.refusals import RowsRefusedError
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target.host import explicit_draft_cap
 from dflash_hf.target.pairing import check_pair, pair_view, warn_of_doubts
-from dflash_hf.target.view import model_name, public_name
+from dflash_hf.target.trial import try_out
+from dflash_hf.target.view import TargetView, model_name, public_name
 from dflash_hf.trace import Trace
 
 __all__ = ["attach", "detach", "generate"]
@@ -152,12 +153,14 @@ def _prepared(
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """The arguments for the host's ``generate``, by whichever loop this call asks for."""
-    _check_once(model, attached, drafter)
+    view = _check_once(model, attached, drafter)
     if not wants_hosts_loop(model, config, kwargs):
-        return arguments_for_our_loop(model, drafter, inputs, config, dflash, kwargs, memory)
+        arguments = arguments_for_our_loop(view, drafter, inputs, config, dflash, kwargs, memory)
+        try_out(view, drafter.config)  # when nothing else is against it: it runs the target
+        return arguments
     if attached is None:
         raise UnsupportedCallError('speculation_type="dflash" needs the model attached: dflash_hf.attach(model)')
-    check_hosts_loop(model, inputs, config, dflash, kwargs)
+    check_hosts_loop(view, drafter, inputs, config, dflash, kwargs)
     return {**kwargs, "generation_config": config, "assistant_model": drafter}
 
 
@@ -176,12 +179,13 @@ def _plain(model: PreTrainedModel, attached: _Attached | None) -> Any:
     return covered or types.MethodType(type(model).generate, model)
 
 
-def _check_once(model: PreTrainedModel, attached: _Attached | None, drafter: DFlashDrafter) -> None:
+def _check_once(model: PreTrainedModel, attached: _Attached | None, drafter: DFlashDrafter) -> TargetView:
     """Refuse a pair that does not fit, every time; warn of a doubtful one the first time it is used."""
     view = pair_view(model, drafter)
     if attached is not None and attached.drafter is not drafter and drafter not in attached.seen:
         attached.seen.add(drafter)
         warn_of_doubts(view, drafter)
+    return view
 
 
 def _say_once(model: PreTrainedModel, attached: _Attached, reason: str) -> None:

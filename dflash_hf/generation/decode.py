@@ -38,6 +38,7 @@ from dflash_hf.target.pairing import pair_view
 from dflash_hf.target.positions import exact_until
 from dflash_hf.target.replay import state_of
 from dflash_hf.target.taps import RAW_LAST, TapRecorder, reads_raw_last
+from dflash_hf.target.trial import try_out
 from dflash_hf.target.view import TargetView
 from dflash_hf.trace import Trace
 
@@ -83,14 +84,8 @@ def generate(
     view, cache, rows = pair_view(model, assistant), host.cache_of(model, model_kwargs), input_ids.shape[0]
     if not rows:
         raise RuntimeError("there is no row to decode: input_ids has a batch of 0")
-    synced, virtual = host.synchronises(model, None), prepends_virtual_tokens(model)
-    if reason := refusal(generation_config, cache=cache, keeps_cache=cache is not None, synced=synced, virtual=virtual):
-        raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {reason}.")
-    if rows > 1 and (
-        reason := several_rows_refusal(logits_processor, stopping_criteria)
-        or refusal_of_rows(view, generation_config, rows, cache, model_kwargs, dflash_streamer)
-    ):
-        raise RowsRefusedError(f"{view.public_name} with a DFlash drafter: {reason}.")
+    stateful = several_rows_refusal(logits_processor, stopping_criteria)
+    _refuse(view, assistant, generation_config, cache, rows, model_kwargs, stateful, dflash_streamer)
     _warn_of_ties(view, generation_config.max_length or 0)
     options = _options(dflash, generation_config)
     taps = TapRecorder(view, assistant.config.target_layer_ids, assistant.config.last_tap)
@@ -111,8 +106,6 @@ def generate(
     ]
     key = host.cache_key(model)
     compiled = loops[0].call.forward is not model  # its graph would be made anew, with neither hooks nor copies
-    if compiled and reads_raw_last(assistant.config, view.num_layers):
-        raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {RAW_LAST}.")
     packed = PackedWeights([assistant] if compiled else [model, assistant], options.pack_weights)
     patches = [packed] if compiled else [packed, taps]
     with _undone(loops, turn, patches, cache, new_trace(view, assistant, loops[0].call.state.kind)) as trace:
@@ -127,6 +120,33 @@ def generate(
         return sequences
     left = cache if rows > 1 else loops[0].call.state.cache
     return _answer(loops, sequences, {host.returned_cache_key(model): left}, trace)
+
+
+def _refuse(
+    view: TargetView,
+    drafter: DFlashDrafter,
+    config: GenerationConfig,
+    cache: Any,
+    rows: int,
+    kwargs: Mapping[str, Any],
+    stateful: str | None,
+    streamer: Any,
+) -> None:
+    """Everything against this call; last, what only a trial of the target can show.
+
+    Raises:
+        RowsRefusedError: known only here, of a call that :mod:`dflash_hf.generation.prepare` had nothing against.
+        UnsupportedCallError, UnsupportedTargetError: as ``generate`` says.
+    """
+    model, said = view.model, f"{view.public_name} with a DFlash drafter"
+    synced, virtual = host.synchronises(model, None), prepends_virtual_tokens(model)
+    if reason := refusal(config, cache=cache, keeps_cache=cache is not None, synced=synced, virtual=virtual):
+        raise UnsupportedCallError(f"{said}: {reason}.")
+    if reads_raw_last(drafter.config, view.num_layers) and host.compiles(model, config, cache):
+        raise UnsupportedCallError(f"{said}: {RAW_LAST}.")
+    if rows > 1 and (reason := stateful or refusal_of_rows(view, config, rows, cache, kwargs, streamer)):
+        raise RowsRefusedError(f"{said}: {reason}.")
+    try_out(view, drafter.config)
 
 
 def _warn_of_ties(view: TargetView, longest: int) -> None:
@@ -173,10 +193,9 @@ def _undone(
         finished = True
     finally:
         for loop in loops:
-            loop.trace.spare_bytes = loop.call.state.spare_bytes
+            loop.note_memory()
             loop.call.state.end()
             loop.call.clock.write_to(loop.trace)
-            loop.note_memory()
         turn.end(finished, cache if len(loops) > 1 else loops[0].call.state.cache)
         trace.total_ms = 1e3 * (time.perf_counter() - started)
         remember(trace)

@@ -19,7 +19,7 @@ from dflash_hf.generation.record import last_trace
 from dflash_hf.pretrained.auto import AUTO, choose_drafter
 from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.plain_weights import is_quantised
-from dflash_hf.target.quantise import quantization_config
+from dflash_hf.target.quantise import check_quantization, quantization_config, stored_dtype
 from dflash_hf.target.view import model_name, view_target
 from dflash_hf.trace import Trace
 
@@ -73,7 +73,7 @@ def load_pair(
     if quantization is not None:
         if isinstance(target, PreTrainedModel) or target_options.get("quantization_config") is not None:
             raise OptionsError("quantization quantises a target as it is loaded here, by itself: drop it")
-        target_options["quantization_config"] = quantization_config(quantization, dtype)
+        check_quantization(quantization)
     # The drafter first: it is small, and a mistake in it is found at once.
     loaded = (
         drafter
@@ -84,7 +84,7 @@ def load_pair(
         if attn_implementation is not None:
             target_options["attn_implementation"] = attn_implementation
         target_options |= {"revision": target_revision or "main", "dtype": dtype, "device_map": device_map, **shared}
-        target = _load_target(target, target_options)
+        target = _load_target(target, target_options, quantization)
     if loaded is not drafter:
         loaded = loaded.to(view_target(target).head_device, _drafter_dtype(loaded, target, dtype))
     return attach(target, loaded), loaded
@@ -97,8 +97,11 @@ def _drafter_dtype(drafter: DFlashDrafter, target: PreTrainedModel, asked: Any) 
     return drafter.dtype if asked in (None, "auto") else resolve_dtype(asked, drafter.dtype)
 
 
-def _load_target(name: str | PathLike[str], options: dict[str, Any]) -> PreTrainedModel:
+def _load_target(name: str | PathLike[str], options: dict[str, Any], quantization: str | None) -> PreTrainedModel:
     try:
+        if quantization is not None:
+            dtype = stored_dtype(name, **options)
+            options = {**options, "quantization_config": quantization_config(quantization, dtype)}
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **options)
     except OSError as error:  # transformers' word for "no such model": a long text, whose first line says it
         if str(name).startswith(("/", ".", "~")):

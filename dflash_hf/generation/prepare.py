@@ -20,7 +20,9 @@ from dflash_hf.options import DFlashOptions
 from dflash_hf.target import host
 from dflash_hf.target.adapters import prepends_virtual_tokens
 from dflash_hf.target.pictures import mismatched_pictures
-from dflash_hf.target.view import model_name, public_name
+from dflash_hf.target.state import cached_length
+from dflash_hf.target.taps import RAW_LAST, reads_raw_last
+from dflash_hf.target.view import TargetView
 
 __all__ = ["arguments_for_our_loop", "check_hosts_loop", "wants_hosts_loop"]
 
@@ -42,7 +44,7 @@ _HOST_ARGUMENTS = frozenset(
 
 
 def arguments_for_our_loop(
-    model: PreTrainedModel,
+    view: TargetView,
     drafter: DFlashDrafter,
     inputs: Tensor | None,
     config: GenerationConfig | None,
@@ -60,23 +62,12 @@ def arguments_for_our_loop(
     """
     if call.get("custom_generate") is not None:
         raise UnsupportedCallError("custom_generate and a DFlash drafter exclude each other; pass one of them")
+    model = view.model
     effective, forward = _effective(model, config, call)
     options = _options(model, config, call, dflash, effective)
-    cache, rows = host.cache_of(model, forward), _rows(inputs, forward) * (effective.num_return_sequences or 1)
-    reason = refusal(
-        effective,
-        cache=cache,
-        keeps_cache=host.keeps_cache(model),
-        synced=host.synchronises(model, call.get("synced_gpus")),
-        static=host.static_cannot(model),
-        virtual=prepends_virtual_tokens(model),
-    )
-    if cache is None:  # a filled one may hold pictures of earlier turns
-        reason = reason or mismatched_pictures(model.config, _ids(inputs, forward), forward)
-    if rows > 1 and call.get("streamer") is not None:  # before the host shows it the prompt
-        reason = reason or STREAMED_ROWS
-    if reason is not None:
-        raise UnsupportedCallError(f"{public_name(model_name(model))} with a DFlash drafter: {reason}.")
+    cache = host.cache_of(model, forward)
+    if (reason := _refusal(view, drafter, effective, inputs, forward, call)) is not None:
+        raise UnsupportedCallError(f"{view.public_name} with a DFlash drafter: {reason}.")
     call = {key: value for key, value in call.items() if key not in _OURS}
     if effective.stop_strings is not None:
         call, config = _stop_strings_as_criterion(model, call, config, effective.stop_strings)
@@ -94,6 +85,35 @@ def arguments_for_our_loop(
     }
 
 
+def _refusal(
+    view: TargetView,
+    drafter: DFlashDrafter,
+    effective: GenerationConfig,
+    inputs: Tensor | None,
+    forward: dict[str, Any],
+    call: Mapping[str, Any],
+) -> str | None:
+    """Why our loop cannot draft this call, or None: all that is known before the host prepares it."""
+    model = view.model
+    cache, rows = host.cache_of(model, forward), _rows(inputs, forward) * (effective.num_return_sequences or 1)
+    reason = refusal(
+        effective,
+        cache=cache,
+        keeps_cache=host.keeps_cache(model),
+        synced=host.synchronises(model, call.get("synced_gpus")),
+        static=host.static_cannot(model),
+        virtual=prepends_virtual_tokens(model),
+    )
+    empty = reason is None and (cache is None or cached_length(cache) == 0)
+    if empty:  # a filled one may hold pictures of earlier turns
+        reason = mismatched_pictures(model.config, _ids(inputs, forward), forward)
+    if reason is None and rows > 1 and call.get("streamer") is not None:  # before the host shows it the prompt
+        reason = STREAMED_ROWS
+    if reason is None and reads_raw_last(drafter.config, view.num_layers) and host.compiles(model, effective, cache):
+        reason = RAW_LAST
+    return reason
+
+
 _OURS = frozenset({"speculation_type", "assistant_tokenizer", "custom_generate"})
 
 
@@ -104,7 +124,8 @@ def wants_hosts_loop(model: PreTrainedModel, config: GenerationConfig | None, ca
 
 
 def check_hosts_loop(
-    model: PreTrainedModel,
+    view: TargetView,
+    drafter: DFlashDrafter,
     inputs: Tensor | None,
     config: GenerationConfig | None,
     dflash: Any,
@@ -115,8 +136,10 @@ def check_hosts_loop(
     Raises:
         UnsupportedCallError: by name.
     """
+    model = view.model
     effective, forward = _effective(model, config, call)
     reason = "recurrent layers, whose state that loop cannot put back" if host.keeps_recurrent_state(model) else None
+    reason = reason or (RAW_LAST if reads_raw_last(drafter.config, view.num_layers) else None)
     reason = reason or ("it takes no dflash= options" if dflash is not None else None)
     reason = reason or refusal_in_the_hosts_loop(effective, call, cache=host.cache_of(model, forward))
     rows = _rows(inputs, forward) * (effective.num_return_sequences or 1)
@@ -130,7 +153,7 @@ def check_hosts_loop(
     )
     if reason is not None:
         raise UnsupportedCallError(
-            f"{public_name(model_name(model))} with a DFlash drafter in transformers' own loop "
+            f"{view.public_name} with a DFlash drafter in transformers' own loop "
             f'(speculation_type="dflash"): {reason}. Leave speculation_type out, and our loop runs.'
         )
 

@@ -83,14 +83,16 @@ class SequentialLoop:
         self.call.clock.close(None)
         self.note_memory()
         self._rounds()
+        self.note_memory()  # a batch ends its rows' states before the call is over
         if self.call.streamer is not None:
             self.call.streamer.end()
 
     def note_memory(self) -> None:
-        """What the drafter takes beside its weights, for the trace: the most it was found to be."""
+        """What drafting takes beside the weights, for the trace: the most it was found to be."""
         trace, call = self.trace, self.call
         trace.context_bytes = max(trace.context_bytes, call.engine.context.bytes)
         trace.taps_bytes = max(trace.taps_bytes, call.taps.most_bytes)
+        trace.spare_bytes = max(trace.spare_bytes, call.state.spare_bytes)
 
     def carry_on(self, length: int) -> None:
         """Decode past the row's own end to this total length, as a batch without end-of-text ids does."""

@@ -21,6 +21,7 @@ __all__ = [
     "cache_key",
     "cache_of",
     "chunks_go_on",
+    "compiles",
     "decoding_mode",
     "effective_config",
     "explicit_draft_cap",
@@ -151,9 +152,20 @@ def static_cannot(model: PreTrainedModel) -> str | None:
     return None
 
 
+def compiles(model: PreTrainedModel, config: GenerationConfig, cache: Any) -> bool:
+    """Whether plain decoding compiles its steps: over a static cache, where device and options let it.
+
+    ``cache`` is the user's, or the one the host prepared; None where it will prepare what ``config`` names.
+    """
+    if cache is None and config.cache_implementation == "static":
+        cache = StaticCache(model.config.get_text_config(decoder=True), max_cache_len=1)  # takes no memory until used
+    valid = isinstance(cache, StaticCache) and model._valid_auto_compile_criteria({cache_key(model): cache}, config)
+    return bool(valid)
+
+
 def forward_of(model: PreTrainedModel, config: GenerationConfig, kwargs: dict[str, Any]) -> Any:
     """What plain decoding would call for its steps: the model, or over a static cache the compiled call of it."""
-    if not isinstance(cache_of(model, kwargs), StaticCache) or not model._valid_auto_compile_criteria(kwargs, config):
+    if not compiles(model, config, cache_of(model, kwargs)):
         return model
     from transformers.utils.output_capturing import maybe_install_capturing_hooks
 

@@ -129,7 +129,7 @@ class ReplayState(CropState):
             short = [_first_rows(each, rows, taken) for each in args]
             mixer.forward(*short, **{name: _first_rows(each, rows, taken) for name, each in kwargs.items()})
 
-    def _standing(self, number: int, layer: Any) -> dict[str, Any] | None:
+    def _standing(self, number: int, layer: Any) -> dict[str, Any]:
         if not _recurrent(layer):
             return super()._standing(number, layer)
         before = _States({name: dict(getattr(layer, name)) for name in (*_STATES, *_FLAGS)})
@@ -151,7 +151,7 @@ class ReplayState(CropState):
         other = own if held is spare else spare
         return other.copy_(held)
 
-    def _go_back(self, layer: Any, before: dict[str, Any] | None) -> None:
+    def _go_back(self, layer: Any, before: dict[str, Any]) -> None:
         if not isinstance(before, _States):
             super()._go_back(layer, before)
             return
@@ -160,8 +160,7 @@ class ReplayState(CropState):
             attention.crop(layer, -surplus)
 
     @staticmethod
-    def _restore(layer: Any, before: dict[str, Any] | None) -> None:
-        assert before is not None, "a recurrent layer stands by its states"
+    def _restore(layer: Any, before: dict[str, Any]) -> None:
         for name, value in before.items():
             setattr(layer, name, dict(value))
 

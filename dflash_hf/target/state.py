@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import StaticCache
 
@@ -22,14 +23,18 @@ def cannot_crop(cache: Any) -> str | None:
     """Why this cache cannot go back after a verification, or None if it can."""
     if not hasattr(cache, "crop") or not hasattr(cache, "layers"):
         return f"a cache of type {type(cache).__name__}, which cannot drop tokens"
-    # A short convolution only knows once it holds something; `CropState.begin` asks again.
-    stuck = {
-        type(layer).__name__
-        for layer in cache.layers
-        if not (getattr(layer, "is_croppable", False) or hasattr(layer, "conv_states"))
-    }
-    kind = "a static cache" if isinstance(cache, StaticCache) else "a cache"
+    static = isinstance(cache, StaticCache)
+    stuck = {type(layer).__name__ for layer in cache.layers if not _may_go_back(layer, static)}
+    kind = "a static cache" if static else "a cache"
     return f"{kind} with layers that cannot drop tokens ({', '.join(sorted(stuck))})" if stuck else None
+
+
+def _may_go_back(layer: Any, static: bool) -> bool:
+    """Whether this layer can drop tokens, as far as it knows: one with a convolution only does once it holds something.
+
+    ``CropState.begin`` asks those again. In a static cache they are refused, whoever made it (``host.static_cannot``).
+    """
+    return not static if hasattr(layer, "conv_states") else bool(getattr(layer, "is_croppable", False))
 
 
 def cached_length(cache: Any) -> int | None:
@@ -56,7 +61,7 @@ class CropState:
         self.static = isinstance(cache, StaticCache)
         self.length = cached_length(cache) or 0  # committed tokens
         self._modes: list[tuple[Any, bool]] = []
-        self._open: list[dict[str, Any] | None] | None = None  # during a forward: how layers stood before it
+        self._open: list[dict[str, Any]] | None = None  # during a forward: how layers stood before it
         self._taken = 0
         self._reach = 0  # how far a static cache was written
 
@@ -139,6 +144,8 @@ class CropState:
         if self._open is not None:  # a forward was cut short, maybe between two layers
             del self.cache.layers[len(self._open) :]  # some caches make a layer when it is first written
             for layer, before in zip(self.cache.layers, self._open, strict=True):
+                if self.static and hasattr(layer, "get_seq_length"):
+                    self._reach = max(self._reach, int(layer.get_seq_length()))
                 self._go_back(layer, before)
             self._open = None
         for layer, recorded in self._modes:
@@ -150,26 +157,50 @@ class CropState:
     def _wipe(self) -> None:
         """A static layer drops tokens by counting back: empty what plain decoding would have left empty."""
         for layer in self.cache.layers:
-            if getattr(layer, "is_initialized", False) and layer.keys is not None:
-                layer.keys[:, :, self.length : self._reach] = 0
-                layer.values[:, :, self.length : self._reach] = 0
+            longest = getattr(layer, "max_cache_len", None)
+            for rows in vars(layer).values():  # keys, values, and the keys of an index
+                if _is_filled(rows) and rows.shape[-2] == longest:
+                    rows[..., self.length : self._reach, :] = 0
 
-    def _standing(self, number: int, layer: Any) -> dict[str, Any] | None:
-        """How a layer goes back: by its length (None), or by all it holds where a length is not enough.
+    def _standing(self, number: int, layer: Any) -> dict[str, Any]:
+        """How a layer goes back: by how far it reaches, or by all it holds where that is not enough.
 
-        That is where it has none (short convolutions), forgets what lies behind a window, or holds nothing yet. A layer
-        that keeps everything is not held on to: its old tensors would double the memory of a prefill.
+        It is not where a layer has no length (short convolutions), forgets what lies behind a window, or holds nothing
+        yet. A layer that keeps everything is not held on to: its old tensors would double the memory of a prefill.
         """
         if hasattr(layer, "get_seq_length") and not hasattr(layer, "record_past") and layer.is_initialized:
-            return None
+            return _Reach({name: _extent(value) for name, value in vars(layer).items()})
         return {name: _apart(value) for name, value in vars(layer).items()}
 
-    def _go_back(self, layer: Any, before: dict[str, Any] | None) -> None:
-        if before is not None:
-            vars(layer).clear()
-            vars(layer).update(before)
-        elif (surplus := int(layer.get_seq_length()) - self.length) > 0:
-            layer.crop(-surplus)
+    def _go_back(self, layer: Any, before: dict[str, Any]) -> None:
+        held = vars(layer)
+        if isinstance(before, _Reach):
+            before = {name: _cut(held[name], value) for name, value in before.items()}
+        held.clear()
+        held.update(before)
+
+
+class _Reach(dict[str, Any]):
+    """What a layer holds, its tensors by their shapes: tokens are appended, and so can be cut off again.
+
+    Each by itself: sparse attention also has an index, which a forward may have been stopped before or after.
+    """
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 1
+
+
+def _extent(value: Any) -> Any:
+    return value.shape if _is_filled(value) else _apart(value)
+
+
+def _cut(now: Any, before: Any) -> Any:
+    """What a layer held before: of its tensors the rows they had; a static layer counts in place, where it is read."""
+    if isinstance(before, torch.Size):
+        return now if now.shape == before else now[tuple(map(slice, before))]
+    counts = isinstance(before, Tensor) and isinstance(now, Tensor) and now.shape == before.shape
+    return now.copy_(before) if counts else before
 
 
 def _apart(value: Any) -> Any:
@@ -178,7 +209,7 @@ def _apart(value: Any) -> Any:
         return {key: held.clone() if isinstance(held, Tensor) else held for key, held in value.items()}
     if isinstance(value, list):
         return list(value)
-    return value.clone() if isinstance(value, Tensor) and not value.dim() else value
+    return value.clone() if isinstance(value, Tensor) and not _is_filled(value) else value
 
 
 def _window(layer: Any) -> int | None:

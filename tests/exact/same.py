@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from dflash_hf.drafter.model import DFlashDrafter
 from dflash_hf.generation.attach import generate
+from dflash_hf.generation.record import last_trace
 from dflash_hf.target.state import cached_length
 from tests.scripted import scripted, tiny_config
 
@@ -35,9 +36,17 @@ def drafter_for(model: PreTrainedModel, sequences: Tensor, kind: str, **changes:
 
 
 def assert_same(
-    model: PreTrainedModel, ids: Tensor | None, call: Call, kind: str = "spoiled", padding: int = 0, **changes: Any
+    model: PreTrainedModel,
+    ids: Tensor | None,
+    call: Call,
+    kind: str = "spoiled",
+    padding: int = 0,
+    before: Tensor | None = None,
+    **changes: Any,
 ) -> tuple[Any, Any]:
     """``model.generate(ids, **call())`` with and without a drafter give the same; returns (drafted, plain).
+
+    A drafter that is right somewhere must have been believed there, or the equality shows nothing of drafting.
 
     Args:
         model: the target; greedy calls only, or draws with one outcome (``top_k=1``).
@@ -45,13 +54,25 @@ def assert_same(
         call: makes the arguments, once for each of the two runs.
         kind: the drafter, one of ``PATTERNS``.
         padding: how many tokens of the left are padding: the script starts after them.
+        before: ids [B, P] that stand before what is returned: those of embeddings.
         changes: fields of the drafter's config.
     """
     plain = type(model).generate(model, ids, **call())
-    drafter = drafter_for(model, _sequences(plain)[:, padding:], kind, **changes)
-    drafted = generate(model, ids, assistant=drafter, **call())
+    said = _sequences(plain)[:, padding:]
+    script = said if before is None else torch.cat([before, said], dim=1)
+    drafted = generate(model, ids, assistant=drafter_for(model, script, kind, **changes), **call())
     assert_equal_outputs(drafted, plain)
+    _assert_believed(kind)
     return drafted, plain
+
+
+def _assert_believed(kind: str) -> None:
+    """Some token was accepted, of a script that is right: wholly, or past the first token that it spoils."""
+    trace = last_trace()
+    rounds = [] if trace is None else [record for each in (trace, *trace.rows) for record in each.rounds]
+    drafting = [record for record in rounds if record.drafted]
+    if kind in ("all", "spoiled") and len(drafting) > (kind == "spoiled"):
+        assert any(record.accepted for record in drafting), "nothing was accepted: the script is not this text's"
 
 
 def _sequences(output: Any) -> Tensor:

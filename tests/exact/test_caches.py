@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from transformers.cache_utils import StaticLayer
 
 from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation import sequential
-from dflash_hf.generation.attach import attach
+from dflash_hf.generation.attach import attach, generate
 from dflash_hf.target.host import cache_key, chunks_go_on
-from tests.exact.same import PATTERNS, assert_equal_outputs, assert_same, drafter_for
-from tests.tiny import CONFIGS, prompt, tiny_target
+from dflash_hf.target.trial import try_out
+from dflash_hf.target.view import view_target
+from tests.exact.same import PATTERNS, assert_equal_caches, assert_equal_outputs, assert_same, drafter_for
+from tests.scripted import scripted
+from tests.tiny import CONFIGS, greedy, prompt, tiny_target
 
 NEW = 30
 RETURNED = {"return_dict_in_generate": True, "output_scores": True}
@@ -25,6 +29,7 @@ needs_static_crop = pytest.mark.skipif(
 )
 FULL = ("llama", "qwen3", "qwen3_moe", "gpt2")
 WINDOWED = ("mistral", "gemma3", "gpt_oss")
+MIXED = ("lfm2", "qwen3_5", "falcon_h1", "zamba2", "zaya")  # with convolutions or recurrent states
 
 
 def options(**more):
@@ -119,11 +124,16 @@ def test_a_static_cache_runs_through_the_hosts_compiled_call(llama):
     assert again == before, "a second call with the same shapes compiles nothing anew"
 
 
-@pytest.mark.parametrize("kind", WINDOWED)
-def test_a_static_cache_with_windows_is_refused_before_work(kind):
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
+@pytest.mark.parametrize("kind", WINDOWED + MIXED)
+def test_a_static_cache_of_other_than_full_attention_is_refused_before_work(kind, filled):
     model = attach(tiny_target(kind))
     assert_refused(model, "static", cache_implementation="static")
-    assert_refused(model, "static", **{cache_key(model): StaticCache(model.config, max_cache_len=64)})
+    held = StaticCache(model.config, max_cache_len=64)
+    if filled:
+        with torch.no_grad():
+            model(prompt(5), use_cache=True, **{cache_key(model): held})
+    assert_refused(model, "static", **{cache_key(model): held})
 
 
 @pytest.mark.skipif(chunks_go_on(), reason="this release goes on from a filled cache; runs with make test-oldest")
@@ -221,3 +231,45 @@ def test_a_long_prompt_is_injected_part_by_part(llama, monkeypatch):
     drafter.inject = lambda taps, *rest: (counts.append(taps.shape[1]), inject(taps, *rest))[1]
     assert torch.equal(llama.generate(ids, assistant=drafter, max_new_tokens=9, do_sample=False), plain)
     assert counts[:4] == [16, 16, 16, 2]
+
+
+class Broken(Exception):
+    pass
+
+
+def breaking(module, at):
+    """Its forward, which fails at call ``at`` before it does anything."""
+    real, calls = module.forward, []
+
+    def forward(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == at:
+            raise Broken
+        return real(*args, **kwargs)
+
+    return patch.object(module, "forward", forward)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3], ids=["prefill", "verify", "second verify"])
+@pytest.mark.parametrize("part", ["indexer", "mlp"], ids=["before the index", "after it"])
+@pytest.mark.parametrize("cache_class", [DynamicCache, pytest.param(StaticCache, marks=needs_static_crop)])
+@pytest.mark.parametrize("kind", ["deepseek_v32", "minimax_m3"])
+def test_an_interrupted_round_leaves_keys_and_index_of_sparse_attention_equally_long(kind, cache_class, part, at):
+    """Keys go into the cache before those of the index: stopped between the two, each goes back by its own part."""
+    model = tiny_target(kind)
+    config, key, start = model.config, cache_key(model), prompt().shape[1] - 2
+    sizes = {} if cache_class is DynamicCache else {"max_cache_len": 64}
+    text, held, afresh = greedy(model, prompt(), 20), *(cache_class(config=config, **sizes) for _ in range(2))
+    with torch.no_grad():
+        model(text[:, :start], use_cache=True, **{key: held})
+    layer = model.model.layers[1]
+    broken = layer.self_attn.indexer if part == "indexer" else layer.mlp
+    drafter = scripted(model, text, PATTERNS["spoiled"])
+    try_out(view_target(model), drafter.config)
+    with breaking(broken, at), pytest.raises(Broken):
+        generate(model, prompt(), assistant=drafter, **options(**{key: held}))
+    read = int(held.get_seq_length())
+    assert read == start if at == 1 else read > start
+    with torch.no_grad():
+        model(text[:, :read], use_cache=True, **{key: afresh})
+    assert_equal_caches(held, afresh)

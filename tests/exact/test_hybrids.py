@@ -16,6 +16,7 @@ from dflash_hf.target import replay
 from dflash_hf.target.host import cache_key, chunks_go_on
 from dflash_hf.target.pairing import check_pair
 from dflash_hf.target.recurrent import continuation_error, mixers_of
+from dflash_hf.target.trial import try_out
 from dflash_hf.target.view import view_target
 from tests.exact.same import PATTERNS, assert_equal_caches, assert_equal_outputs, assert_same, drafter_for
 from tests.hybrids import DISCONTINUOUS, HYBRIDS
@@ -60,7 +61,7 @@ def test_a_hybrid_equals_plain(kind, pattern):
     assert len(set(drafted.sequences[0, START:].tolist())) >= 6, "a target that repeats itself hides what is broken"
 
 
-@pytest.mark.parametrize("kind", ["falcon_h1", "qwen3_5"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_rejection_at_every_place_of_the_block(kind):
     model, text = target(kind), plain(kind).sequences
     for place in range(1, BLOCK):
@@ -83,6 +84,7 @@ def test_a_padded_prompt_in_chunks_equals_plain(kind):
 def test_several_rows_of_a_layer_with_both_kinds_of_memory():
     ids = torch.cat([prompt(seed=5), prompt(seed=6)])
     assert_same(target("falcon_h1"), ids, options)
+    assert [row.spare_bytes > 0 for row in last_trace().rows] == [True, True], "also where caches leave the call"
 
 
 def test_a_conversation_over_a_purely_recurrent_cache():
@@ -143,6 +145,7 @@ def test_an_interrupted_round_leaves_the_users_cache_as_plain_had_it(kind, at):
         model(text[:, : START - 2], use_cache=True, **{key: held})
     own = [state for layer in held.layers for state in getattr(layer, "recurrent_states", {}).values()]
     drafter = scripted(model, text, lambda place: place % 3 == 2)
+    try_out(view_target(model), drafter.config)
     with breaking(mixers_of(view_target(model))[1][1], at), pytest.raises(Broken):
         generate(model, prompt(), assistant=drafter, **options(**{key: held}))
     now = [state for layer in held.layers for state in getattr(layer, "recurrent_states", {}).values()]

@@ -8,12 +8,16 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from dflash_hf.bench.targets.names import Architecture
+from dflash_hf.bench.targets.tiny import build
 from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.attach import attach, generate
-from dflash_hf.target.host import cache_key
+from dflash_hf.target.host import cache_key, chunks_go_on
+from dflash_hf.target.trial import try_out
+from dflash_hf.target.view import view_target
 from tests.exact.same import assert_same, drafter_for
 from tests.pictures import SEEING, prompt_with
-from tests.tiny import build_target
+from tests.tiny import build_target, prompt
 
 KINDS = sorted(SEEING)
 
@@ -76,37 +80,55 @@ def test_the_drafter_counts_tokens_where_the_target_counts_patches(kind, given):
     assert places[0] == list(range(count)) and places[1][0] == count
 
 
-def test_a_picture_in_chunks_and_in_a_users_cache_equals_plain():
+@pytest.mark.skipif(not chunks_go_on(), reason="this release reads no pictures in chunks; runs on 5.24 (make test)")
+@pytest.mark.parametrize("pattern", ["all", "spoiled"])
+def test_a_picture_in_chunks_and_in_a_users_cache_equals_plain(pattern):
+    """Chunks of 3: the four tokens of the picture lie in two."""
     key = cache_key(target("qwen3_vl"))
     inputs = prompt_with("qwen3_vl", 1)
     ids = inputs.pop("input_ids")
 
     def call():
         held = {key: DynamicCache(config=target("qwen3_vl").config.get_text_config())}
-        return {**inputs, "max_new_tokens": 16, "do_sample": False, "return_dict_in_generate": True, **held}
+        options = {"max_new_tokens": 16, "do_sample": False, "return_dict_in_generate": True, "prefill_chunk_size": 3}
+        return {**inputs, **options, **held}
 
-    assert_same(attach(target("qwen3_vl")), ids, call)
+    assert_same(attach(target("qwen3_vl")), ids, call, pattern)
 
 
+@pytest.mark.parametrize("pattern", ["all", "spoiled"])
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_5_vl"])
-def test_embeddings_instead_of_ids_equal_plain(kind):
+def test_embeddings_instead_of_ids_equal_plain(kind, pattern):
     ids = prompt_with(kind, 0)["input_ids"]
     embeds = target(kind).get_input_embeddings()(ids).detach()
-    assert_same(target(kind), None, lambda: {"inputs_embeds": embeds, "max_new_tokens": 16, "do_sample": False})
+    call = {"inputs_embeds": embeds, "max_new_tokens": 16, "do_sample": False}
+    assert_same(target(kind), None, lambda: dict(call), pattern, before=ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cached", [False, True], ids=["no cache", "an empty cache"])
 @pytest.mark.parametrize("change", ["a picture too many", "a picture too few"])
-def test_pictures_that_do_not_match_the_prompt_are_one_sentence_before_any_layer(kind, change):
+def test_pictures_that_do_not_match_the_prompt_are_one_sentence_before_any_layer(kind, change, cached):
     """Qwen's would fail in the middle of the host's work; the others say so themselves."""
     model, inputs = target(kind), prompt_with(kind, 1)
     written = prompt_with(kind, 2 if change == "a picture too few" else 0)
     inputs["input_ids"] = ids = written["input_ids"]
     inputs[SEEING[kind][2]] = written[SEEING[kind][2]]
-    ran = []
+    if cached:
+        inputs[cache_key(model)] = DynamicCache(config=model.config)
+    ran, drafter = [], drafter_for(model, ids, "random")
+    try_out(view_target(model), drafter.config)
     layer = model.get_decoder().layers[0].register_forward_pre_hook(lambda *_: ran.append(1))
     with pytest.raises((ValueError, UnsupportedCallError), match=r"(?i)image.*tokens") as caught:
-        generate(model, **inputs, assistant=drafter_for(model, ids, "random"), max_new_tokens=3)
+        generate(model, **inputs, assistant=drafter, max_new_tokens=3)
     layer.remove()
     assert not ran and str(caught.value).count(". ") == 0
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.skipif(not chunks_go_on(), reason="the fault is not in this release; runs on 5.24 (make test)")
+def test_llama_4_still_fails_in_its_own_plain_forward():
+    """Mended: add it to ``SEEING`` and to ``MUST_PASS``, and take the sentence out of docs/generate.md."""
+    model = build(Architecture("llama4", "Llama4ForConditionalGeneration"))
+    with pytest.raises(AttributeError, match="image_outputs"):
+        model.generate(prompt(), max_new_tokens=2)

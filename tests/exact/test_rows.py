@@ -13,6 +13,8 @@ from dflash_hf.errors import UnsupportedCallError
 from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.host import cache_key
+from dflash_hf.target.trial import try_out
+from dflash_hf.target.view import view_target
 from tests.exact.same import PATTERNS, assert_equal_caches, assert_equal_outputs, assert_same, drafter_for
 from tests.exact.test_positions import CHANGING
 from tests.scripted import scripted
@@ -206,6 +208,7 @@ class _Quiet:
 def test_what_cannot_be_told_apart_by_row_is_refused_by_name_before_work(name):
     rows, forwards = Rows(), []
     drafter = drafter_for(rows.model, rows.ids, "random")
+    try_out(view_target(rows.model), drafter.config)
     handle = rows.model.register_forward_pre_hook(lambda *_: forwards.append(1))
     with pytest.raises(UnsupportedCallError, match="row"):
         rows.run(drafter, **REFUSED[name]())

@@ -11,7 +11,9 @@ from dflash_hf.generation.attach import attach
 from dflash_hf.generation.record import last_trace
 from dflash_hf.options import DFlashOptions
 from dflash_hf.target.host import keeps_recurrent_state
-from tests.scripted import scripted
+from dflash_hf.target.trial import try_out
+from dflash_hf.target.view import view_target
+from tests.scripted import scripted, tiny_config
 from tests.tiny import CONFIGS, greedy, prompt, tiny_target
 
 PATTERNS = {
@@ -77,6 +79,7 @@ def test_generate_accepts_what_the_script_allows(family):
 
 def test_generate_never_verifies_wider_than_the_budget(llama):
     model, text = llama
+    try_out(view_target(model), tiny_config(model))
     widths = []
     handle = model.model.register_forward_pre_hook(
         lambda _m, _a, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import (
+    CompileConfig,
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
@@ -16,11 +18,13 @@ from transformers import (
     StoppingCriteriaList,
     TemperatureLogitsWarper,
 )
+from transformers.cache_utils import StaticLayer
 
 import dflash_hf
-from dflash_hf.errors import OptionsError, UnsupportedCallError
+from dflash_hf.errors import DFlashWarning, OptionsError, UnsupportedCallError
 from dflash_hf.generation.record import last_trace
 from dflash_hf.target.host import cache_key
+from tests.exact.test_targets_refused import no_forwards
 from tests.scripted import scripted
 from tests.tiny import greedy, prompt, tiny_target
 
@@ -107,3 +111,30 @@ def test_an_instance_generate_from_before_is_used_and_put_back(model, text):
     assert calls == [1]
     dflash_hf.detach(model)
     assert model.generate is before
+
+
+@pytest.mark.parametrize("loop", ["the host's", "ours, compiled"])
+def test_a_last_layer_that_nobody_hands_out_is_refused_before_work_and_left_to_plain_decoding(model, text, loop):
+    if loop == "the host's":
+        options = {"speculation_type": "dflash"}
+    elif not hasattr(StaticLayer, "crop"):
+        pytest.skip("this release drops no tokens from a static cache; runs on transformers 5.24 (make test)")
+    else:
+        compiling = CompileConfig(backend="eager", mode=None, fullgraph=True)
+        compiling._compile_all_devices = True
+        options = {"cache_implementation": "static", "compile_config": compiling}
+    call = {"max_new_tokens": 24, "do_sample": False, **options}
+    drafter = scripted(model, text, target_layer_ids=[0, 3], last_tap="raw")
+    dflash_hf.attach(model)
+    with no_forwards(model), pytest.raises(UnsupportedCallError, match="before the final norm"):
+        model.generate(prompt(), assistant=drafter, **call)
+    dflash_hf.attach(model, drafter)
+    if loop == "the host's":
+        with pytest.warns(DFlashWarning, match="running without the attached drafter: .*before the final norm"):
+            assert torch.equal(model.generate(prompt(), **call), text)
+        return
+    told = []
+    streamer = SimpleNamespace(put=lambda value: told.append(value.shape[-1]), end=lambda: None)
+    with pytest.warns(DFlashWarning, match="running without the attached drafter: .*before the final norm"):
+        assert torch.equal(model.generate(prompt(), streamer=streamer, **{**call, "max_new_tokens": 1}), text[:, :8])
+    assert told == [7, 1], "the prompt once, as plain decoding shows it"

@@ -13,7 +13,7 @@ from dflash_hf.errors import UnsupportedTargetError
 from dflash_hf.generation.attach import generate
 from dflash_hf.target.blocks import reads_blocks_otherwise
 from dflash_hf.target.host import cache_key
-from tests.exact.test_targets_refused import no_forwards
+from tests.exact.test_targets_refused import CACHELESS, no_forwards
 from tests.families import IDS, IMAGE_TEXT, MOE, SIZES, VOCAB, WINDOW, Family
 from tests.scripted import tiny_config
 from tests.tiny import build_target, prompt, tiny_target
@@ -81,3 +81,10 @@ def test_prophetnet_still_reads_one_token_at_a_time():
 
 def test_mllama_without_cross_attention_is_not_refused():
     assert reads_blocks_otherwise(MllamaTextConfig(**SIZES | {"cross_attention_layers": []})) is None
+
+
+def test_minimax_still_continues_several_tokens_otherwise_than_one_by_one():
+    """Mended: see whether its ``MiniMaxCache`` can go back by then, and let it draft."""
+    model = build_target(CACHELESS["minimax"])
+    one_by_one, at_once = logits_after(model, prompt(7), [4, 1, 1, 1]), logits_after(model, prompt(7), [4, 3])
+    assert not torch.allclose(one_by_one, at_once, atol=1e-3)

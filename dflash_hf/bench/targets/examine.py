@@ -41,13 +41,13 @@ def examine(architecture: Architecture, on_drafting: Callable[[], None] = lambda
     try:
         plain = _varied_text(model)
     except Exception as error:
-        if (reason := _refusal(model)) is not None:
-            return Row(**names, outcome=REFUSED, why=reason)
+        if (refused := _refusal(model)) is not None:
+            return Row(**names, outcome=refused[0], why=refused[1])
         return Row(**names, outcome=NOT_BUILT, why=f"plain decoding: {_said(error)}")
     on_drafting()
     cache = _cache_kind(getattr(plain, "cache", None) or getattr(plain, "past_key_values", None))
-    if (reason := _refusal(model)) is not None:
-        return Row(**names, outcome=REFUSED, why=reason, cache=cache)
+    if (refused := _refusal(model)) is not None:
+        return Row(**names, outcome=refused[0], why=refused[1], cache=cache)
     outcome, why = _judge(model, plain)
     return Row(**names, outcome=outcome, why=why, cache=cache, state=_trace().state)
 
@@ -67,15 +67,34 @@ def _varied_text(model: PreTrainedModel) -> Any:
     raise RuntimeError("the small model repeats itself, ends early or gives no numbers, whatever its weights")
 
 
-def _refusal(model: PreTrainedModel) -> str | None:
-    """Why the product will not draft for this target, or None."""
+def _refusal(model: PreTrainedModel) -> tuple[str, str] | None:
+    """Outcome and reason where the product will not draft for this target; None where it does.
+
+    A refusal once the prompt is being read, whose tokens a trial of one does not have, is a fault.
+    """
+    read: list[int] = []
+
+    def note(_module: Any, args: Any, call: Any) -> None:
+        read.append(_tokens(args, call))
+
+    noting = model.register_forward_pre_hook(note, with_kwargs=True)
     try:
         _drafted(model, [], PATTERNS["all accepted"], max_new_tokens=1)
     except DFlashError as error:
-        return _said(error)
+        if any(tokens > 1 for tokens in read):
+            return FAILED, f"refused when the prompt had been read: {_said(error)}"
+        return REFUSED, _said(error)
     except Exception:
         return None  # no refusal: `_judge` meets it again, and says so
+    finally:
+        noting.remove()
     return None
+
+
+def _tokens(args: tuple[Any, ...], call: dict[str, Any]) -> int:
+    """How many a forward reads: of whatever its ids or embeddings are called."""
+    given = [each for each in (*args, *call.values()) if isinstance(each, torch.Tensor) and each.dim() > 1]
+    return max((each.shape[1] for each in given), default=0)
 
 
 def _judge(model: PreTrainedModel, plain: Any) -> tuple[str, str]:

@@ -23,7 +23,8 @@ with drafters whose proposals are all accepted, none, and spoiled at places.
 before any work. *not built*: no small model of it could be made here, or transformers itself cannot decode the one that
 was made; nothing is known of it. *differs* and *failed* would be faults of ours. The cache is the one transformers
 gives the model, with the kinds of its layers; the state is how the target's memory goes back after a verification.
-Pictures are not part of this table. It is written by
+Pictures are not part of this table. Sparse attention that picks tokens (`index_topk`) is exact for texts no longer than
+that, as all are here; what holds past it: [exactness](exactness.md#sparse-attention). It is written by
 
 ```console
 $ dflash-hf targets --out docs/targets.md

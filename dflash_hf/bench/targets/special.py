@@ -15,6 +15,10 @@ _INDEXED = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, 
 _DENSE_FIRST = {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]}
 _PERIODIC = {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 8}
 _HASHED = {"ngram_vocab_size_base": 64, "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 1}
+# Blocks of keys are picked from the fourth block on: within the texts that are decoded here.
+_PICKS_BLOCKS = {"layer_types": ["full_attention"] + ["minimax_m3_sparse"] * 3, "index_n_heads": 2, "index_head_dim": 8,
+                 "index_block_size": 4, "index_topk_blocks": 3}  # fmt: skip
+_MOSTLY_SLIDING = {"layer_types": ["full_attention"] + ["sliding_attention"] * 3, "num_sliding_attention_heads": 8}
 _M_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
 _PER_TYPE_ROPE = {
     name: {"rope_type": "default", "rope_theta": 10000.0} for name in ("full_attention", "sliding_attention")
@@ -53,6 +57,8 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "jamba": _PERIODIC,
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "mamba2": {"num_heads": 8, "head_dim": 8},
+    "minimax_m3_vl": {"text_config": _PICKS_BLOCKS},
+    "minimax_m3_vl_text": _PICKS_BLOCKS,
     "molmo2": {"vision_config": {"image_size": [8, 8]}, "adapter_config": {"vision_feature_layer": [0]}},
     "muse_spark": {"vision_config": {"num_hidden_layers": 4}},
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
@@ -62,6 +68,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "qwen4_exp": {"text_config": _INDEXED | _HASHED},
     "qwen4_exp_text": _INDEXED | _HASHED,
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 32]},
+    "step3p7": {"text_config": _MOSTLY_SLIDING},
     "zaya": {"num_experts_per_tok": 1},
 }
 

@@ -11,7 +11,7 @@ from dflash_hf.bench.targets.names import Architecture, architectures, chosen
 from dflash_hf.bench.targets.rows import DIFFERS, EXACT, FAILED, NOT_BUILT, REFUSED
 from dflash_hf.bench.targets.shrink import tiny_config
 from dflash_hf.bench.targets.sizes import HEAD_DIM, WINDOW
-from dflash_hf.errors import OptionsError
+from dflash_hf.errors import OptionsError, UnsupportedTargetError
 from dflash_hf.target.state import CropState
 
 GEMMA = Architecture("gemma2", "Gemma2ForCausalLM")
@@ -89,6 +89,29 @@ def test_a_target_whose_positions_begin_at_1_is_exact():
 def test_a_refusal_is_told_in_the_products_words():
     row = examine(Architecture("mamba", "MambaForCausalLM"))
     assert row.outcome == REFUSED and "recurrent" in row.why and not row.state
+
+
+def test_a_refusal_that_comes_when_the_prompt_was_read_is_a_fault(monkeypatch):
+    def begin(_state, seen):
+        if seen > 1:  # not at the trial of one token
+            raise UnsupportedTargetError("cannot go back")
+
+    monkeypatch.setattr(CropState, "begin", begin)
+    row = examine(GEMMA)
+    assert (row.outcome, row.why) == (FAILED, "refused when the prompt had been read: cannot go back")
+    monkeypatch.setattr(CropState, "begin", lambda state, seen: begin(state, 2))
+    row = examine(GEMMA)
+    assert (row.outcome, row.why) == (REFUSED, "cannot go back")
+
+
+def test_sparse_blocks_and_sliding_layers_are_built_where_an_architecture_is_made_of_them():
+    made = {
+        ("minimax_m3_vl_text", "MiniMaxM3VLForCausalLM"): "DynamicCache (Dynamic, MiniMaxM3VLSparseCache)",
+        ("step3p7", "Step3p7ForConditionalGeneration"): "DynamicCache (Dynamic, DynamicSlidingWindow)",
+    }
+    for names, cache in made.items():
+        row = examine(Architecture(*names))
+        assert (row.outcome, row.why, row.cache) == (EXACT, "", cache)
 
 
 def test_what_cannot_be_built_says_why(monkeypatch):
