@@ -56,7 +56,9 @@ def _top_k(row, _):
 
 
 @pytest.mark.filterwarnings("ignore:.*mask token 0 is the target's padding")
-@pytest.mark.parametrize(("proposals", "new"), [("argmax", 3), pytest.param("argmax", 4, marks=pytest.mark.slow), ("sampled", 3)])
+@pytest.mark.parametrize(
+    ("proposals", "new"), [("argmax", 3), pytest.param("argmax", 4, marks=pytest.mark.slow), ("sampled", 3)]
+)
 @pytest.mark.parametrize(
     ("options", "warp", "path"),
     [
