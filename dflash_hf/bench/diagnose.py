@@ -80,14 +80,15 @@ def diagnose(
     others = alternatives(config, text.view, drafter.provenance, positions)
     unseen = tuple(windows_past(config, positions))
     say(f"{own.tau:.2f} tokens a round: trying {len(others)} other readings of the files, in memory")
-    tried = [(each, _rough(redescribed(drafter, each.config), text)) for each in others]
+    most = config.num_draft_tokens  # a reading with one slot more is not better for that
+    tried = [(each, _rough(redescribed(drafter, each.config), text, most)) for each in others]
     if not tried:
         return Diagnosis(own)
     best = max(tried, key=lambda each: each[1])[0]
-    other = accepted_at(redescribed(drafter, best.config), text)
+    other = accepted_at(redescribed(drafter, best.config), text, most=most)
     if not _keeps_more(other, kept):
         return Diagnosis(own, tuple(tried), unseen=unseen)
-    tau = evaluation_of(other, best.config.num_draft_tokens).tau
+    tau = evaluation_of(other, min(most, best.config.num_draft_tokens)).tau
     return Diagnosis(own, tuple(tried), best, tau, unseen)
 
 
@@ -97,6 +98,6 @@ def _keeps_more(other: Tensor, kept: Tensor) -> bool:
     return bool(more.mean() > _ERRORS * more.std() / len(more) ** 0.5)
 
 
-def _rough(drafter: DFlashDrafter, text: ProbeText) -> float:
+def _rough(drafter: DFlashDrafter, text: ProbeText, most: int) -> float:
     """Tokens a round, bonus included, where rounds start at every few tokens."""
-    return 1.0 + float(accepted_at(drafter, text, _EVERY).float().mean())
+    return 1.0 + float(accepted_at(drafter, text, _EVERY, most).float().mean())

@@ -56,8 +56,8 @@ def probe_text(view: TargetView, inputs: Any, tokens: int) -> ProbeText:
     return ProbeText(view, text, inputs["input_ids"].shape[1])
 
 
-def accepted_at(drafter: DFlashDrafter, text: ProbeText, every: int = 1) -> Tensor:
-    """How many proposals [n] the target would keep at every anchor, or at each ``every``-th of them."""
+def accepted_at(drafter: DFlashDrafter, text: ProbeText, every: int = 1, most: int | None = None) -> Tensor:
+    """How many proposals [n], of ``most`` at most, the target would keep at every anchor, or at each ``every``-th."""
     config, ids = drafter.config, text.ids
     taps = text.taps(config.target_layer_ids, config.last_tap)
     engine = DFlashCandidateGenerator(drafter, text.view)
@@ -65,7 +65,7 @@ def accepted_at(drafter: DFlashDrafter, text: ProbeText, every: int = 1) -> Tens
     for place in text.anchors[::every]:
         engine.inject_run(taps[:, known:place], known)
         known = place
-        count = min(engine.most, ids.shape[1] - 1 - place)
+        count = min(engine.most if most is None else most, engine.most, ids.shape[1] - 1 - place)
         drafted = engine.propose(ids[:, place : place + 1], place, count).tokens[0]
         right = drafted.to(ids.device) == ids[0, place + 1 : place + 1 + count]
         accepted.append(int(right.int().cumprod(dim=0).sum()))

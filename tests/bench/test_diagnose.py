@@ -114,9 +114,9 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # trained as,
     "taps one too high": ({}, {"target_layer_ids": [2, 3]}, "target_layer_ids"),
     "taps one too low": ({}, {"target_layer_ids": [0, 1]}, "target_layer_ids"),
     "causal flag": ({"layer_causal": [True] * 2}, {"layer_causal": [False] * 2}, "layer_causal"),
-    "causal on one of two kinds of layers": (
-        {"layer_windows": [16, None], "layer_causal": [True, True]},
-        {"layer_causal": [True, False]},
+    "is_causal false left out, on one of two kinds of layers": (
+        {"layer_windows": [None, 16]},
+        {"layer_causal": [False, True]},
         "layer_causal",
     ),
     "window": ({}, {"layer_windows": [2, 2]}, "layer_windows"),
@@ -136,7 +136,7 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # trained as,
 }
 
 
-COST_LITTLE = ("taps one too low", "causal flag", "causal on one of two kinds of layers")
+COST_LITTLE = ("taps one too low", "causal flag", "is_causal false left out, on one of two kinds of layers")
 
 
 @pytest.mark.slow
@@ -145,11 +145,12 @@ def test_a_planted_fault_is_named(fault: str, text: ProbeText) -> None:
     right, wrong, field = FAULTS[fault]
     good = learned(text, right)
     before = {name: tensor.clone() for name, tensor in good.state_dict().items()}
-    tau = evaluation_of(accepted_at(good, text), good.config.num_draft_tokens).tau
     config = deepcopy(good.config)
     for name, value in wrong.items():
         setattr(config, name, value)
     bad = redescribed(good, config)
+    most = min(good.config.num_draft_tokens, config.num_draft_tokens)
+    tau = evaluation_of(accepted_at(good, text, most=most), most).tau
     found = diagnose(bad, text, near=float("inf"))  # also where a fault costs this small drafter little
     best = max(found.tried, key=lambda each: each[1])[0]
     assert best.field == field and getattr(best.config, field) == getattr(good.config, field)
