@@ -3,7 +3,7 @@
 Code that a checkpoint brings along may go around its own modules, where no hook hears of them, or fill a cache in a way
 that cannot go back. Neither shows until the target has run. So it reads one token into a cache of its own, as a prompt
 is read; what would have failed in the middle of a call is known before it. Nothing of the user's takes part but the
-model, and what Qwen's vision-language models note on themselves about a conversation is put back.
+model, and what a model notes on itself about a conversation is put back.
 """
 
 from __future__ import annotations

@@ -169,8 +169,6 @@ def test_a_trial_leaves_nothing_behind_and_is_made_once(kind):
     for module in target.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5  # draws
-        if hasattr(module, "rope_deltas"):  # of a conversation whose pictures the user's cache holds
-            module.rope_deltas = torch.tensor([[-5]])
     view, config = view_target(target), tiny_config(target)
     lengths = lengths_read(target)
     with Unchanged(target):
@@ -191,3 +189,12 @@ def test_a_target_that_takes_more_than_ids_is_left_to_its_own_call():
         generate(target, prompt(), assistant=drafter, **CALL)
     asking.remove()
     assert torch.equal(generate(target, prompt(), assistant=drafter, **CALL), greedy(target, prompt(), 8))
+
+
+def test_a_trial_puts_back_what_a_model_notes_of_a_conversation():
+    """As Qwen2-VL's code did with ``rope_deltas`` in every forward that begins a text; here the cache holds pictures."""
+    target = tiny_target()
+    target.model.rope_deltas = deltas = torch.tensor([[-5]])
+    target.model.register_forward_pre_hook(lambda model, _args: setattr(model, "rope_deltas", torch.zeros(1, 1)))
+    try_out(view_target(target), tiny_config(target))
+    assert target.model.rope_deltas is deltas
