@@ -192,7 +192,7 @@ def test_a_target_that_takes_more_than_ids_is_left_to_its_own_call():
 
 
 def test_a_trial_puts_back_what_a_model_notes_of_a_conversation():
-    """As Qwen2-VL's code did with ``rope_deltas`` in every forward that begins a text; here the cache holds pictures."""
+    """As Qwen2-VL's code did with ``rope_deltas`` in each forward that begins a text; here the cache holds pictures."""
     target = tiny_target()
     target.model.rope_deltas = deltas = torch.tensor([[-5]])
     target.model.register_forward_pre_hook(lambda model, _args: setattr(model, "rope_deltas", torch.zeros(1, 1)))
