@@ -3,6 +3,8 @@
 A row is here when a page of the authors, or of an engine that runs it, gives the drafter's full id (z-lab/dflash
 README.md and README.zh-TW.md; vllm-project/speculators' docs and examples; vllm-project/recipes; inco.ai/blog/dflash2;
 deepseek-ai/DeepSpec, hao-ai-lab/JetSpec, sgl-project/SpecForge and Tencent/AngelSlim, README.md).
+The targets of JetSpec's rows other than Qwen3's, and of the Domino, DFly and RadixArk rows, are read off the drafters'
+names.
 Rows of one target stand in the order of choice: first what most engines run, then DeepSpec's stronger head. The licence
 is on the drafter's card; what is known of it is noted.
 No revision is pinned: those pages give none in full, and authors revise drafters in place, so the newest is taken.
