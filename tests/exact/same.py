@@ -67,12 +67,14 @@ def assert_same(
 
 
 def _assert_believed(kind: str) -> None:
-    """Some token was accepted, of a script that is right: wholly, or past the first token that it spoils."""
+    """The script was accepted where it is right: by whole blocks, or past the first token that it spoils."""
     trace = last_trace()
-    rounds = [] if trace is None else [record for each in (trace, *trace.rows) for record in each.rounds]
-    drafting = [record for record in rounds if record.drafted]
-    if kind in ("all", "spoiled") and len(drafting) > (kind == "spoiled"):
-        assert any(record.accepted for record in drafting), "nothing was accepted: the script is not this text's"
+    for row in [] if trace is None else (trace, *trace.rows):
+        drafting = [record for record in row.rounds if record.drafted]
+        if kind == "all":
+            assert all(record.accepted == len(record.drafted) for record in drafting[:-1]), "it is not this text's"
+        elif kind == "spoiled" and len(drafting) > 1:
+            assert any(record.accepted for record in drafting), "nothing was accepted: it is not this text's"
 
 
 def _sequences(output: Any) -> Tensor:
