@@ -50,7 +50,7 @@ HYBRIDS = {
     "olmo_hybrid": Family("OlmoHybridConfig", SIZES | LINEAR),
     "lara_mini": Family("LaraMiniConfig", SIZES | MOE | LINEAR, spread=0.15),
     "bailing_hybrid": Family("BailingHybridConfig", SIZES | MLA | MOE | HALF_LINEAR),
-    "zaya": Family("ZayaConfig", SIZES | MOE | WINDOW | {"num_experts_per_tok": 1}),
+    "zaya": Family("ZayaConfig", SIZES | MOE | WINDOW | {"num_experts_per_tok": 1}, spread=0.15),
 }
 # Several tokens at once leave another state behind than the same tokens one by one (transformers 5.18 to 5.24).
 DISCONTINUOUS = {
