@@ -253,7 +253,7 @@ def breaking(module, at):
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["prefill", "verify", "second verify"])
 @pytest.mark.parametrize("part", ["indexer", "mlp"], ids=["before the index", "after it"])
 @pytest.mark.parametrize("cache_class", [DynamicCache, pytest.param(StaticCache, marks=needs_static_crop)])
-@pytest.mark.parametrize("kind", ["deepseek_v32", "minimax_m3"])
+@pytest.mark.parametrize("kind", ["deepseek_v32", pytest.param("minimax_m3", marks=pytest.mark.slow)])
 def test_an_interrupted_round_leaves_keys_and_index_of_sparse_attention_equally_long(kind, cache_class, part, at):
     """Keys go into the cache before those of the index: stopped between the two, each goes back by its own part."""
     model = tiny_target(kind)

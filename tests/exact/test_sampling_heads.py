@@ -58,7 +58,7 @@ def proposer(name, reduced):
 
 
 @pytest.mark.parametrize("reduced", [False, True], ids=["whole", "reduced"])
-@pytest.mark.parametrize("warpers", ["none", "repetition_penalty"])
+@pytest.mark.parametrize("warpers", ["none", pytest.param("repetition_penalty", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("proposals", ["argmax", "sampled"])
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_the_joint_distribution_is_plain_decodings(branches, monkeypatch, name, proposals, warpers, reduced):

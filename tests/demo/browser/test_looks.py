@@ -86,7 +86,7 @@ def test_pages_fit_their_window(open_page: Callable[..., Viewer], screenshots: P
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("shade", [False, True])
+@pytest.mark.parametrize("shade", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_text_has_a_contrast_of_four_and_a_half(
     open_page: Callable[..., Viewer], theme: str, shade: bool
 ) -> None:
